@@ -13,7 +13,7 @@ from urllib.parse import urljoin
 import jsonschema
 import pytest
 import redis
-from flask import Blueprint, Flask, abort, request
+from flask import Blueprint, Flask, Response, abort, request
 
 from flask_multilimit import IP, USER, Ban, Calendar, ConfigurationError, MultiLimit, rate_limiter
 from flask_multilimit.control import Control
@@ -21,7 +21,7 @@ from flask_multilimit.engine import MemoryStorage, RedisStorage
 from flask_multilimit.signals import limit_event, limits_checked
 from flask_multilimit.testing import Clock
 from flask_multilimit.usage import Usage
-from support.asking import ask, commands, heard, statuses, view
+from support.asking import ask, commands, heard, made_public, statuses, view
 from support.clock import Clock as ServerClock
 
 HTML = {"Accept": "text/html"}
@@ -528,6 +528,17 @@ class TestPage:
         assert "unsafe" not in policy
         assert "script" not in answer.text
         assert "Set-Cookie" not in answer.headers
+
+    def test_sites_that_the_app_allows_may_read_it_but_no_cache_may_store_it(self, app: Flask) -> None:
+        @app.after_request
+        def share(response: Response) -> Response:  # as Flask-CORS does
+            response.headers["Access-Control-Allow-Origin"] = "https://shop.example"
+            return made_public(response)
+
+        answer = ask(app, "/rate_limit")
+
+        assert answer.headers["Access-Control-Allow-Origin"] == "https://shop.example"
+        assert answer.headers.getlist("Cache-Control") == ["no-store"]
 
     def test_page_escapes_labels_and_queries(self) -> None:
         evil = "<script>alert(1)</script>\u202e"
