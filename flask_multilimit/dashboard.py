@@ -52,7 +52,7 @@ class Dashboard(StrictBlueprint):
     limited nor counted themselves.
     """
 
-    may_be_shared = False
+    _may_be_shared = False
     enable_openapi = False
     """APIFlask reads this of each blueprint with ``before_request`` functions when it writes its document."""
 

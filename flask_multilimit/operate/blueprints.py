@@ -36,7 +36,7 @@ class StrictBlueprint(Blueprint):
     """A blueprint whose pages no cache keeps, and a browser allows no more than they need, also where the app, or
     Flask-Talisman, gives every response header fields of its own."""
 
-    may_be_shared: ClassVar[bool] = True
+    _may_be_shared: ClassVar[bool] = True
     """Whether the app, or Flask-CORS, may let other sites read the pages."""
 
     def register(self, app: App, options: dict[str, Any]) -> None:
@@ -48,7 +48,7 @@ class StrictBlueprint(Blueprint):
             response.headers.update({**STRICT, "Content-Security-Policy": self._policy()})
             if request.endpoint != f"{request.blueprint}.static" or response.status_code >= HTTPStatus.BAD_REQUEST:
                 response.headers["Cache-Control"] = "no-store"
-            if not self.may_be_shared:
+            if not self._may_be_shared:
                 response.headers.pop("Access-Control-Allow-Origin", None)
 
     def _policy(self) -> str:
