@@ -17,7 +17,7 @@ from ..engine.forks import notify_child
 from ..engine.keys import escape_subject
 from ..engine.rules import REFUSE_ALL, Rules, rules_from
 from ..engine.text import SafeLogger
-from ..signals import notify, rules_failed
+from ..signals import log_once_a_minute, notify, rules_failed
 from .limiter import Declaration, takes_subject
 from .subjects import ANONYMOUS, EVERYONE, LimitType, Subject, ask_callable, parts_in
 
@@ -140,6 +140,11 @@ class DynamicRules:
             # for one of them must not free the others.
             if call > latest and (rules or not self._may_be_shared(subject)):
                 _remember(self._good, name, (call, rules))
+
+    def log_ignored(self, override: object, error: Exception) -> None:
+        """Log that ``override`` cannot change what the callable has returned."""
+        text = 'what the callable of the limiter on "%s" returned stays, as %s does not fit it'
+        log_once_a_minute(self._app, error, text, self.declaration.where, override)
 
     def _report(self, name: str, error: Exception) -> None:
         with self._lock:

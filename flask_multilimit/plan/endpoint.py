@@ -120,14 +120,20 @@ class PlannedLimiter:
         """The rules of ``subject``, which ``special`` may replace; ``None`` if they are not known."""
         rules: Sequence[NamedRule] | None = self.rules
         if self.dynamic is not None and (special is None or special.times is not None):
-            rules = self._with_overrides(rules_of(self.dynamic, subject))
+            rules = self._with_overrides(self.dynamic, rules_of(self.dynamic, subject))
         return rules if rules is None or special is None else rules_of_subject(special, self.declaration, rules)
 
-    def _with_overrides(self, rules: Iterable[Rule] | None) -> Sequence[NamedRule] | None:
+    def _with_overrides(self, dynamic: DynamicRules, rules: Iterable[Rule] | None) -> Sequence[NamedRule] | None:
+        """``rules`` after the overrides that fit them: whether they do is known only now."""
         if rules is None:
             return None
         named = tuple((self.declaration.name_of(rule), rule) for rule in rules)
-        return change_rules(named, self.by_name) if self.by_name else named
+        for override in self.by_name:
+            try:
+                named = change_rules(named, (override,))
+            except ConfigurationError as error:  # noqa: PERF203 - one that does not fit leaves the others
+                dynamic.log_ignored(override, error)
+        return named
 
     def make_hits(
         self, rules: Iterable[NamedRule], type_name: str, subject: str, cost: int, priority: str | None

@@ -305,6 +305,17 @@ def test_override_of_a_subject_applies_where_it_is_part_of_an_own_type(shop: Sho
     assert shop.statuses(2, f"/page?page={looks_like_parts}", ip="203.0.113.7") == [200, 429]
 
 
+def test_rules_by_request_that_an_override_does_not_fit_stay_and_follow_the_others(
+    shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    shop.app.add_url_rule("/plan", "plan", rate_limiter(type=IP, name="ip", rules=lambda: "4/minute")(view()))
+    shop.control.override("plan", rule="ip-60s", rules={"timeout": 5}, lasting=True)
+    shop.control.override("plan", limiter="ip", times=0.5, lasting=True)
+
+    assert shop.statuses(3, "/plan") == [200, 200, 429]
+    assert caplog.text.count("returned stays, as rule ip-60s at plan") == 1
+
+
 def test_function_first_called_while_overrides_apply_keeps_its_last_good_rules_when_they_change(shop: Shop) -> None:
     given: list[str] = ["5/minute"]
     by_request = rate_limiter(type=lambda: "a", name="task", rules=lambda subject: given[0])  # noqa: ARG005

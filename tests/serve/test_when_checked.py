@@ -365,17 +365,6 @@ class TestFailingCallables:
         assert f'"ip-60s";r={count - 1}' in answer.headers["RateLimit"]
         assert statuses(app, "/", "/other", "/other") == [500, 200, 429]
 
-    def test_dynamic_rules_that_an_override_cannot_change_leave_other_limits(
-        self, app: Flask, any_storage: Any
-    ) -> None:
-        app.testing = False
-        multilimit = MultiLimit(app, storage=any_storage, application_limits="3/hour")
-        app.get("/", endpoint="view")(rate_limiter(rules=lambda: "50/minute", type=LimitType.IP)(view()))
-        with app.app_context():
-            multilimit.control.override("view", rule="ip-60s", rules={"timeout": 5}, lasting=True)
-
-        assert statuses(app, *"////") == [500, 500, 500, 429]
-
     @pytest.mark.parametrize("fails", IMPOSSIBLE)
     @pytest.mark.parametrize("what", FAILING)
     def test_request_ended_by_before_request_keeps_its_answer_and_is_limited(
