@@ -167,7 +167,7 @@ def _rules_first(first: tuple[Any, ...], rules: object) -> Any:
         )
     for each in first:
         if isinstance(each, LimitType):
-            raise ConfigurationError(f"rate_limiter({each}): give the type by name: type={each}")
+            raise ConfigurationError(f"rate_limiter({each!s}): give the type by name: type={each!s}")
     if rules is not None:
         raise ConfigurationError(f"rate_limiter({brief(first[0])}, rules={brief(rules)}): give the rules once")
     return first[0] if len(first) == 1 else first
