@@ -107,7 +107,7 @@ def _check_credentials(url: str) -> None:
 
 def _check_names(url: str) -> None:
     """Raise :class:`MalformedError` for options whose text redis-py would use as an object, in each request."""
-    names = parse_qs(urlsplit(url).query).keys() & _OBJECTS
+    names = parse_qs(url.partition("?")[2]).keys() & _OBJECTS
     if names:
         raise MalformedError(f"{min(names)} is not possible with a URI: give a client object of redis")
 
