@@ -278,8 +278,11 @@ class Holder:
         """Release the slots, and call :attr:`at_end`: in another thread if a dropped generator or coroutine ends."""
         self.ended = True
         if collects_garbage():
-            KEEPER.call_soon(self.end)
-            return
+            KEEPER.call_soon(self._end)
+        else:
+            self._end()
+
+    def _end(self) -> None:
         at_end, self.at_end = self.at_end, []
         self.release()
         for act in at_end:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from math import inf, isfinite
@@ -248,8 +248,11 @@ class Limiter:
         for charge in charges:
             _check_lease(charge)
         if collects_garbage():  # a generator that was dropped: this thread may hold a lock that this needs
-            KEEPER.call_soon(partial(self.settle_each, decision, units))
+            KEEPER.call_soon(partial(self._settle_charges, decision, charges))
             return decision.after_settlement({charge.hit.key: charge.units for charge in charges})
+        return self._settle_charges(decision, charges)
+
+    def _settle_charges(self, decision: Decision, charges: Sequence[Charge]) -> Decision:
         before, after = self._settled.add(decision.check_id, {charge.hit.key: charge.units for charge in charges})
         charges = [charge for charge in charges if charge.hit.key not in before]
         if changed := [charge for charge in charges if charge.units != charge.hit.cost]:

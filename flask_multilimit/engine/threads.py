@@ -231,22 +231,19 @@ _children = _Children()
 
 # Garbage
 
-_collector = 0
-"""The thread that collects garbage now; 0: none does."""
+_phases: dict[str, object] = {"": None}
+"""Its last key is ``"start"`` while garbage is collected, ``"stop"`` afterwards."""
 
 
 def collects_garbage() -> bool:
-    """Whether this thread collects garbage. That happens at any point of any code, perhaps while the thread holds a
-    lock that the end of a dropped object needs."""
-    return _collector != 0 and _collector == threading.get_ident()
+    """Whether garbage is collected, perhaps in this thread. That happens at any point of any code, perhaps while the
+    thread holds a lock that the end of a dropped object needs."""
+    return next(reversed(_phases), "") == "start"
 
 
-def _note_collection(phase: str, _: object) -> None:
-    global _collector  # noqa: PLW0603 - one of the interpreter, as its garbage collector is
-    _collector = threading.get_ident() if phase == "start" else 0
-
-
-gc.callbacks.append(_note_collection)
+# Not functions in Python: these let other threads run amid an allocation, and then CPython 3.11 crashes if two threads
+# are the first that need the __dict__ of one object.
+gc.callbacks += [_phases.pop, _phases.__setitem__]
 
 
 # uWSGI

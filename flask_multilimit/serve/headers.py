@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from hashlib import blake2b
+from threading import Lock
 from types import MemberDescriptorType
 from typing import Final, NamedTuple, TypeVar
 
@@ -25,6 +26,7 @@ from werkzeug.wrappers import Response
 from ..config import Settings
 from ..engine import Calendar, Decision, Hit, Rule
 from ..engine.algorithms import BAN, EVENLY, SLIDING, Quota
+from ..engine.forks import notify_child
 from ..engine.hits import Hits, memoized, part_of
 from ..engine.reply import ALLOWED, start_of
 
@@ -43,6 +45,21 @@ PACED = EVENLY | SLIDING
 """Algorithms whose units come back little by little, at the rate of the rule, or as they were used."""
 
 
+class _Shared:
+    """Holds the lock for what threads read and change in a response that several of them send. For ``__dict__``, too:
+    CPython 3.11 may crash if two threads are the first that need that of one object."""
+
+    def __init__(self) -> None:
+        self._after_fork_in_child()
+        notify_child(self)
+
+    def _after_fork_in_child(self) -> None:
+        self.lock = Lock()
+
+
+_shared = _Shared()
+
+
 def unshared(response: R) -> R:
     """``response``, or a copy without the fields of another request, if it has answered one: a view may return the same
     object again and again, also while another thread sends it. The headers say so, because a class of the app may
@@ -50,12 +67,15 @@ def unshared(response: R) -> R:
     headers: object = response.headers
     if not isinstance(headers, Headers):  # apps may assign a dict, which werkzeug sends as well
         response.headers = headers = Headers(response.headers)
-    added: list[tuple[str, str]] = []
-    attributes = headers.__dict__
-    if attributes.setdefault("multilimit_added", added) is not added:  # at once: another thread may have got this far
+    with _shared.lock:
+        is_first = not hasattr(headers, "multilimit_added")
+        if is_first:
+            headers.multilimit_added = ()  # type: ignore[attr-defined]
+    if not is_first:
         fields = list(headers)  # first, because another thread names the fields that it adds before it adds them
-        response = _copy_with(response, [field for field in fields if field not in attributes["multilimit_added"]])
-        response.headers.multilimit_added = added  # type: ignore[attr-defined]
+        added = headers.multilimit_added  # type: ignore[attr-defined]
+        response = _copy_with(response, [field for field in fields if field not in added])
+        response.headers.multilimit_added = ()  # type: ignore[attr-defined]
     return response
 
 
@@ -72,7 +92,8 @@ def _copy_with(response: R, fields: list[tuple[str, str]]) -> R:
     attributes."""
     kind: type = type(response)  # mypy does not take a type[R] for hashable
     own: R = object.__new__(kind)
-    own.__dict__.update(response.__dict__)
+    with _shared.lock:
+        own.__dict__.update(response.__dict__)
     for slot in _slots_of(kind):
         with suppress(AttributeError):  # it has no value
             slot.__set__(own, slot.__get__(response))

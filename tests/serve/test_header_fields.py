@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -111,6 +113,37 @@ def test_only_one_of_several_threads_sends_the_response_object_itself() -> None:
                 assert [sum(each is one for each in all_) for one, *all_ in zip(kept, *sent, strict=True)] == [1] * 300
     finally:
         sys.setswitchinterval(interval)
+
+
+@pytest.mark.parametrize("observed", [False, True], ids=["", "with a function that observes the garbage collector"])
+def test_threads_that_send_one_response_object_do_not_crash_the_interpreter(observed: bool) -> None:
+    code = f"""
+import gc, sys
+from threading import Barrier, Thread
+from flask import Response
+from flask_multilimit.serve.headers import unshared
+
+if {observed}:
+    gc.callbacks.append(lambda *_: sum(range(3)))
+gc.set_threshold(20, 3, 3)
+sys.setswitchinterval(1e-6)
+
+def send(kept, start):
+    start.wait()
+    for each in kept:
+        unshared(each)
+
+for _ in range(50):
+    kept, start = [Response("ok") for _ in range(300)], Barrier(4)
+    threads = [Thread(target=send, args=(kept, start)) for _ in range(4)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+"""
+    ended = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONMALLOC": "debug"}, check=False)
+
+    assert ended.returncode == 0
 
 
 def test_response_of_any_class_can_be_returned_again(limited_app: Flask) -> None:
