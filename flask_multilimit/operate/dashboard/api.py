@@ -144,7 +144,7 @@ OPERATIONS = (
 
 _REFUSALS = {
     "400": "The query is wrong.",
-    "403": "authorize does not let this visitor in.",
+    "403": "authorize does not let this visitor in, or another site asks for What if.",
     "429": "Too many attempts from this address were rejected, or What if is reading another log.",
     "503": "The storage gives no answer.",
 }

@@ -59,9 +59,7 @@ def form_token() -> str:
 
 def require_own_form() -> None:
     """Raise :exc:`Forbidden` unless the current request is a form that this person opened here."""
-    if request.headers.get("Sec-Fetch-Site", "same-origin") not in {"same-origin", "none"}:
-        raise Forbidden(FOREIGN)
-    if not can_sign():
+    if is_from_other_site() or not can_sign():
         raise Forbidden(FOREIGN)
     try:
         given = serializer("form").loads(request.form.get(FIELD, "")[:LONGEST_QUERY], max_age=LIVES_SECONDS)
@@ -71,6 +69,11 @@ def require_own_form() -> None:
         raise Forbidden(FOREIGN) from None
     if given != [visit().author, request.cookies.get(FORM)]:
         raise Forbidden(EXPIRED)
+
+
+def is_from_other_site() -> bool:
+    """Whether the browser says that another site made it send this request."""
+    return request.headers.get("Sec-Fetch-Site", "same-origin") not in {"same-origin", "none"}
 
 
 def sign_notice(done: str) -> str:

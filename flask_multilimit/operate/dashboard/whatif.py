@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 from flask import Response, request
 from markupsafe import Markup
 from werkzeug.datastructures import FileStorage
-from werkzeug.exceptions import BadRequest, TooManyRequests
+from werkzeug.exceptions import BadRequest, Forbidden, TooManyRequests
 
 from ...declare.subjects import EVERYONE, LimitType, type_name_of
 from ...engine import ConfigurationError, Rule
@@ -48,7 +48,7 @@ from ..simulate.suggest import (
     traffic_of,
     window_of,
 )
-from .forms import require_own_form
+from .forms import is_from_other_site, require_own_form
 from .shell import TEMPLATES, render, url
 from .visit import require_few_uploads, visit
 
@@ -67,6 +67,7 @@ TYPES = tuple(dict.fromkeys(each.value for each in LimitType))
 
 TOO_LARGE = Phrase("This is more than 5 MB. Upload a part of the log, or compress it: gzip access.log")
 BUSY = "Another log is being read. Try again in a few seconds."
+FOREIGN = "Another site opened this page, so no traffic was read. Send the form to read it."
 
 WANTED, IN_FORCE = "asked", "in force"
 FEW_REQUESTS, FEW_CLIENTS, BELOW_GAP = "few requests", "few clients", "below a gap"
@@ -190,10 +191,13 @@ class WhatIfForm:
 
 
 def of_recorded(form: WhatIfForm) -> WhatIf | None:
-    """The answer for recorded requests; ``None`` if nothing records. Raises :class:`ConfigurationError`."""
+    """The answer for recorded requests; ``None`` if nothing records. Raises :class:`ConfigurationError`, and
+    :exc:`Forbidden` if another site asks: it would learn nothing, but could keep a thread busy."""
     folders = folders_of(gate_in_force().app)
     if not folders:
         return None
+    if is_from_other_site():
+        raise Forbidden(FOREIGN)
     with _one_at_a_time(), TemporaryDirectory(prefix="multilimit-") as folder:
         paths, since = newest_files(folders, Path(folder), MOST_RECORDED)
         return _answer(form, Logs(paths, format_of(NAME), since=since), "recorded", _by_hash(form.type))
@@ -333,10 +337,10 @@ def what_if_page() -> Response:
         answer = _of_uploaded(form) if request.method == "POST" else of_recorded(form)
     except ConfigurationError as error:
         problem, status = message_of(error), 400 if request.values else 200  # without values, the page was only opened
-    except TooManyRequests as error:
+    except (Forbidden, TooManyRequests) as error:
         if request.method == "POST":
             raise
-        problem, status = str(error.description), 429  # the form is there all the same
+        problem, status = str(error.description), error.code  # the form is there all the same
     return render(
         "whatif.html",
         status=status,

@@ -171,6 +171,23 @@ def test_only_one_log_is_read_at_a_time(app: Flask, ada: FlaskClient, tmp_path: 
     assert ada.get(PAGE).status_code == 200
 
 
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_other_sites_cannot_start_a_replay_in_the_browser_of_a_visitor(
+    app: Flask, ada: FlaskClient, tmp_path: Path, site: str
+) -> None:
+    recorder = Recorder(app, tmp_path)
+    ada.get("/open")
+    recorder.close()
+    shown, asked = (
+        ada.get(path + "?endpoint=open", headers={"Sec-Fetch-Site": site}) for path in (PAGE, ROOT + "api/what-if")
+    )
+
+    assert (shown.status_code, asked.status_code) == (403, 403)
+    assert "Send the form" in shown.text
+    assert "1 requests of" not in shown.text
+    assert 'value="open"' in shown.text, "a link from another site fills in the form"
+
+
 def test_page_says_when_requests_or_clients_are_cut_off(ada: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [line(n, f"203.0.113.{n}", "/open") + "\n" for n in range(30)]
     monkeypatch.setattr(whatif, "MOST_REQUESTS", 20)
