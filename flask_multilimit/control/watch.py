@@ -38,6 +38,8 @@ LONGEST_COPY = 1 << 27
 LONGEST_STAMP = 100
 PRUNING_PAUSE = 20
 """The pause before ended entries are pruned again, as a multiple of the time that the last pruning took."""
+LONGEST_PAUSE = 5.0
+"""The longest such pause, in seconds: entries must not end much later than they say."""
 
 _generator = random.Random()
 """A generator of this module: an app may have seeded the shared one."""
@@ -258,7 +260,8 @@ class ControlFollower:
             self._applied = current
         self._next_end, self._applied_at = current.next_end, now
         # With thousands of entries, one may end between any two questions.
-        self._next_pruning = time.monotonic() + PRUNING_PAUSE * (time.monotonic() - started)
+        pause = min(PRUNING_PAUSE * (time.monotonic() - started), LONGEST_PAUSE)
+        self._next_pruning = time.monotonic() + pause
         return True
 
     def _fail(

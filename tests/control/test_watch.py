@@ -18,7 +18,7 @@ import pytest
 import redis
 
 from control.conftest import Shop, shop_on
-from flask_multilimit.control import ControlConflict
+from flask_multilimit.control import ControlConflict, watch
 from flask_multilimit.control.document import Document
 from flask_multilimit.control.store import StoreInStorage
 from flask_multilimit.engine import RedisStorage, StorageError
@@ -119,6 +119,17 @@ def test_entry_whose_end_code_of_the_app_refuses_ends_at_the_next_look(on_server
         follower._prune(later)
 
     assert [len(each.entries) for each in take.taken] == [0, 0, 0]
+
+
+def test_entry_ends_soon_also_where_putting_changes_in_force_takes_long(
+    on_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = shop_on(on_server)
+    monkeypatch.setattr(watch, "PRUNING_PAUSE", 10**9)
+
+    shop.control.deny("198.51.100.7", for_="1h")
+
+    assert shop.follower._next_pruning <= time.monotonic() + watch.LONGEST_PAUSE
 
 
 def test_process_that_could_start_no_thread_at_its_first_request_follows_changes_later(
