@@ -147,7 +147,7 @@ def entries(gate: AppGate, *, kind: str = "", q: str = "", page: int = 1, rows: 
     ]
     wanted.sort(key=lambda each: -each.since)
     shown, paging = paged(wanted, page, rows)
-    idle, left_out = _idle(gate, shown), gate.applier.left_out
+    idle, left_out = _idle(gate, shown), gate.applier.unfit
     kinds = Counter(each.kind for each in document.entries)
     listed = () if gate.access is None else gate.access.declared
     return Entries(

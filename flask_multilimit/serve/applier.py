@@ -39,8 +39,10 @@ class ControlApplier:
         """The plans made last, in force or not."""
         self._lists: tuple[Listed, ...] = () if in_force.access is None else in_force.access.declared
         self._entries: dict[str, Override | Listing] = {}
-        self.left_out: frozenset[str] = frozenset()
-        """The ids of the overrides that do not fit the limits of the app."""
+        self._overrides: tuple[Override, ...] = ()
+        """The overrides of the latest document, also those that do not fit."""
+        self.unfit: dict[str, ConfigurationError] = {}
+        """By id, why overrides do not fit the limits of the app."""
         self._logs = False
         self._counts = _counts(())
         store = store_for(in_force.limiter.storage, prefix=in_force.settings.key_prefix)
@@ -81,13 +83,13 @@ class ControlApplier:
         """Apply ``document``. Raises :class:`ConfigurationError` if some of its overrides do not fit the limits of the
         app: they are left out, and the others and the lists apply."""
         self._in_force.access = self._access(document.listings)
-        unfit: dict[str, ConfigurationError] = {}
-        if document.overrides != self._in_force.plans.overrides.entries:
+        if document.overrides != self._overrides:
             overrides, unfit = fitting(document.overrides, self.plans_with)
             if any(each.may_take_slots for each in overrides):
                 Stack.overrides_may_take_slots = True  # before any check can take them
             self._in_force.plans = self.plans_with(overrides)
-        self.left_out = frozenset(unfit)
+            self._overrides, self.unfit = document.overrides, unfit
+        unfit = self.unfit
         applied = tuple(each for each in document.entries if each.id not in unfit)
         self._announce(applied)
         self._counts = _counts(applied)

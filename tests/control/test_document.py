@@ -19,6 +19,7 @@ from flask_multilimit.control.document import Document, document_from
 from flask_multilimit.control.entries import entry_from
 from flask_multilimit.control.store import StoredDocument
 from flask_multilimit.engine.storage.redis.failures import storage_error
+from flask_multilimit.serve import applier
 from flask_multilimit.serve.gate import gate_of
 from flask_multilimit.signals import control_changed, control_failed
 from support.waiting import until
@@ -181,6 +182,21 @@ class TestDocumentOnServer:
         assert shop.statuses(1, ip="203.0.113.7") == [403]
         assert "left out, as it does not fit the limits of this app: at show: new limit" in str(shop.control.problem)
         assert "keys in several slots" in str(shop.control.unfit()["1" * 8])
+
+    def test_change_of_lists_does_not_try_again_what_does_not_fit_the_app(
+        self, shop: Shop, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        scattered = {"type": "ip", "hash_tag": "subject"}
+        clash = {"kind": "override", "id": "1" * 8, "since": 1, "endpoint": "show", "limit": scattered}
+        redis_client.hset(KEY, mapping={"stamp": "9-clash", "document": json.dumps({"format": 1, "entries": [clash]})})
+        shop.follower.look()
+        monkeypatch.setattr(applier, "fitting", lambda *_: pytest.fail("tried again, which may take seconds"))
+
+        shop.control.deny("198.51.100.7", lasting=True)
+
+        assert shop.denies()
+        assert "several slots" in str(shop.control.problem)
+        assert gate_of(shop.app).applier.unfit.keys() == {"1" * 8}
 
     def test_entry_that_does_not_fit_the_app_does_not_prevent_other_changes(
         self, shop: Shop, redis_client: redis.Redis, caplog: pytest.LogCaptureFixture
