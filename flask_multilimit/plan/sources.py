@@ -196,11 +196,8 @@ def declarations_from(given: Any, where: str) -> tuple[Declaration, ...]:
     Text or a :class:`Rule` is a limiter for everyone together; a mapping has the options of ``rate_limiter``, its type
     as text.
     """
-    if isinstance(given, (list, tuple)):
-        return tuple(declaration for each in given for declaration in declarations_from(each, where))
-    if given is None:
-        return ()
-    return (_limiter_from(given, where).at(where),)
+    several = given if isinstance(given, (list, tuple)) else (given,)
+    return tuple(_limiter_from(each, where).at(where) for each in several if each is not None)
 
 
 def _by_name(limits: Any, where: str) -> list[tuple[str, str, tuple[Declaration, ...]]]:

@@ -170,6 +170,10 @@ def test_mapping_in_place_of_a_rule_in_code_is_an_error(rules: Any) -> None:
         rate_limiter(rules=rules)(view())
 
 
+CONTAINING_ITSELF: list[Any] = []
+CONTAINING_ITSELF.append(CONTAINING_ITSELF)
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -178,6 +182,8 @@ def test_mapping_in_place_of_a_rule_in_code_is_an_error(rules: Any) -> None:
         (object(), "is not a limit"),
         ({"5/minute"}, "is not a limit"),
         (["5/minute", 5], "5 is not a limit"),
+        (["5/minute", ["6/minute"]], r"\['6/minute'\] is not a limit"),
+        (CONTAINING_ITSELF, r"\[\[...\]\] is not a limit"),
         (rate_limiter, "is not a limit"),
         ({"type": "ipp"}, "type='ipp': .*use default, global, ip, user"),
         ({"type": "user+ipp"}, "type='ipp'"),
