@@ -123,7 +123,8 @@ def notify(signal: NamedSignal, app: Flask, **arguments: Any) -> None:
         try:
             app.ensure_sync(receiver)(app, **arguments)
         except Exception as error:  # noqa: PERF203 - a receiver cannot change the verdict, see above
-            log_once_a_minute(app, error, "a receiver of the signal %r raised", signal.name)
+            name = f"{receiver.__module__}:{getattr(receiver, '__qualname__', type(receiver).__qualname__)}"
+            log_once_a_minute(app, error, "the receiver %s of the signal %r raised", name, signal.name)
 
 
 def log_once_a_minute(app: Flask, error: Exception, message: str, *arguments: object) -> None:

@@ -12,6 +12,7 @@ from flask import Flask, abort, request
 from flask.testing import FlaskClient
 
 from flask_multilimit import Decision, LimitType, MultiLimit, RateLimitExceeded, rate_limiter
+from flask_multilimit.declare.unwrap import name_of
 from flask_multilimit.signals import limits_checked, request_rejected
 
 
@@ -161,6 +162,24 @@ def test_receiver_that_raises_is_logged_and_changes_no_decision(
     assert statuses == [200, 429]
     assert [each.name for each in sent] == ["checked", "checked", "rejected"]
     assert [(record.levelname, record.name, record.getMessage()) for record in caplog.records] == [
-        ("ERROR", "shop", f"Rate limits: a receiver of the signal '{signal.name}' raised")
+        ("ERROR", "shop", f"Rate limits: the receiver {name_of(receiver)} of the signal '{signal.name}' raised")
     ]
     assert all(record.exc_info is not None for record in caplog.records)
+
+
+def test_each_receiver_that_raises_is_logged(limited_app: Flask, caplog: pytest.LogCaptureFixture) -> None:
+    def one(_: object, **__: object) -> None:
+        raise ZeroDivisionError
+
+    class Another:
+        def __call__(self, _: object, **__: object) -> None:
+            raise KeyError
+
+    another, client = Another(), limit(limited_app)
+
+    with limits_checked.connected_to(one), limits_checked.connected_to(another):
+        client.get("/")
+        client.get("/")
+
+    errors = [record.exc_info[0] for record in caplog.records if record.exc_info]
+    assert sorted(map(str, errors)) == sorted(map(str, (ZeroDivisionError, KeyError)))
