@@ -86,7 +86,8 @@ class Writer:
             if ":" not in name:  # otherwise a with statement, by its place in the code
                 yield from self._moves_of_function(name, list(limits))
         for name, limits in registry.blueprints.items():
-            yield from (_on_blueprint(self._move(f'blueprint "{name}"', each)) for each in limits)
+            below = [each for each in self._state.app.view_functions if name in each.split(".")[:-1]]
+            yield from (_on_blueprint(self._move(f'blueprint "{name}"', each, below)) for each in limits)
         for name, flags in registry.exempt_names.items():
             yield _exemption(_short(name), flags, [])
         for name, flags in registry.exempt_blueprints.items():
@@ -96,7 +97,7 @@ class Writer:
             ("application_limits", settings.application_limits),
         ):
             for limit in defaults:
-                move = self._move(f"MultiLimit(app, {place}=[...])", limit)
+                move = self._move(f"MultiLimit(app, {place}=[...])", limit, self._state.app.view_functions)
                 move.after = [line.removeprefix("@") for line in move.after]
                 yield move
         for meta in settings.meta_limits:
@@ -135,7 +136,7 @@ class Writer:
         after = [f"@rate_limiter({options})"]
         if limit.per_method:
             after = [f'@rate_limiter({options}, methods=["{each}"])' for each in self._methods(limit, endpoints)]
-            notes.append("one limiter for each method: write one for each method that the view takes")
+            notes.append("one limiter for each method that its routes take")
         return Move(where, self._before(limit), after, notes)
 
     def _methods(self, limit: Limit, endpoints: Iterable[str]) -> list[str]:

@@ -201,6 +201,20 @@ def test_per_method_becomes_one_limiter_for_each_method(
     assert_printed_declarations_run(app)
 
 
+def test_limits_per_method_of_a_blueprint_and_of_all_views_name_the_methods_of_their_routes() -> None:
+    app = limited(default_limits=["9/minute"], default_limits_per_method=True, methods=("GET", "POST"))
+    blueprint = Blueprint("api", __name__)
+    blueprint.add_url_rule("/api", "view", search, methods=("PUT", "DELETE"))
+    for state in InForce.all_of(app):
+        state.limiter.limit("3/minute", per_method=True)(blueprint)
+    app.register_blueprint(blueprint)
+
+    found = re.findall(r'rules="(.*)", methods=\["(\w+)"\]\)', printed(app))
+
+    assert [method for text, method in found if text == "3/minute"] == ["DELETE", "PUT"]
+    assert [method for text, method in found if text == "9/minute"] == ["DELETE", "GET", "POST", "PUT"]
+
+
 def test_second_limit_of_the_same_window_gets_a_scope() -> None:
     app = limited(lambda it: it.limit("3/minute"), lambda it: it.limit("5/minute", deduct_when=failed))
 
