@@ -88,7 +88,11 @@ class PrometheusMetrics(MetricsObserver, Collector):
     def collect(self) -> Iterable[Metric]:
         """All metrics, as they are now: for the registry."""
         self.flush()
+        apps = {app.name for app in self._apps}
         with self._lock:  # no fork happens meanwhile, which would leave locks of the metrics locked in the child
+            for app, name in [each for each in self._shown if each[0] not in apps]:
+                for values in self._shown.pop((app, name)):
+                    self._gauges[name].remove(app, *values)
             return [each for metric in self._metrics() for each in metric.collect()]
 
     def describe(self) -> Iterable[Metric]:

@@ -331,16 +331,18 @@ def test_one_object_may_observe_several_apps(shop: Shop) -> None:
     assert shop.shows("storage_up") == {("one",): 1, ("two",): 1}
 
 
-def test_observer_does_not_keep_dropped_apps_alive(shop: Shop) -> None:
+def test_observer_does_not_keep_dropped_apps_alive_and_shows_only_their_counts(shop: Shop) -> None:
     shop.app = Flask("dropped")
     shop.limit().get("/")
     dropped = weakref.ref(shop.app)
 
+    assert shop.shows("storage_up") == {("dropped",): 1}
     del shop.app
     gc.collect()
 
     assert dropped() is None
     assert shop.shows("checks_total") == {("memory", "view", "allowed"): 1}
+    assert not shop.shows("storage_up"), "an alert on it would never end"
 
 
 def test_counts_before_a_fork_stay_with_the_parent(shop: Shop) -> None:
