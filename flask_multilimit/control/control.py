@@ -33,8 +33,8 @@ Duration = float | str | timedelta
 
 
 class ControlConflict(ConfigurationError):  # noqa: N818 - the name says enough
-    """Somebody else has changed the same limit or client since the preview. Nothing was stored; the message says who,
-    when, and to what."""
+    """The limit or client is not as the preview showed it: somebody has changed it, or a change has ended. Nothing was
+    stored. The message names the change that is in force there, or else the last change of all."""
 
 
 class NeedsForce(ConfigurationError):  # noqa: N818 - the name says enough
@@ -324,17 +324,16 @@ class Control:
         self._write(with_entry, _change("set", entry, entry.author, entry.reason, replaced))
 
     def _conflict(self, document: Document, entry: Override | Listing) -> ControlConflict:
-        """The error that names the conflicting change: that of the same limit or client, or else the latest one."""
+        """The error that names the change of the same limit or client, or else the last one, which may be another."""
         other = _replaced_by(entry, document)
         if other is not None:
-            author, at, what = other.author, other.since, f"set {other}"
-        else:
-            latest = next(iter(self._store.history(1)), None)
-            author, at, what = (
-                (latest["author"], latest["at"], f"{latest['what']} {latest['entry']}") if latest else _NOBODY
+            return ControlConflict(
+                Phrase(_REPLACES, entry=entry, **_texts_of(other.author, f"set {other}", other.since))
             )
-        when = datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
-        return ControlConflict(Phrase(_CHANGED, entry=entry, author=author or _SOMEBODY, what=what, when=when))
+        for last in self._store.history(1):
+            what = f"{last['what']} {last['entry']}"
+            return ControlConflict(Phrase(_CHANGED, entry=entry, **_texts_of(last["author"], what, last["at"])))
+        return ControlConflict(Phrase(_DIFFERS, entry=entry))
 
     def _make_entry(
         self,
@@ -416,9 +415,16 @@ def _check_texts(**texts: object) -> None:
 
 
 _GIVE_A_DICT = 'give a dict, such as {"kind": "deny", "who": "::1"}'
-_CHANGED = "{entry}: changed since you looked at it: {author} {what} at {when}. Look at it again"
+_REPLACES = "{entry}: changed since you looked at it. Now in force: {author} {what} at {when}. Look at it again"
+_CHANGED = "{entry}: changed since you looked at it, or a change ended. The last change: {author} {what} at {when}"
+_DIFFERS = "{entry}: changed since you looked at it, or a change ended. Look at it again"
 _SOMEBODY = Phrase("somebody")
-_NOBODY = ("", 0.0, "changed it")
+
+
+def _texts_of(author: str, what: str, at: float) -> dict[str, str]:
+    """What a conflict says of a change."""
+    when = datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
+    return {"author": author or _SOMEBODY, "what": what, "when": when}
 
 
 def _entry_with_id(document: Document, id_: str) -> Override | Listing:

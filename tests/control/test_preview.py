@@ -195,7 +195,7 @@ class TestTwoOperators:
         ann.override("show", rule="ip-60s", rules="50/minute", lasting=True, author="ann")
 
         with pytest.raises(
-            ControlConflict, match=r"since you looked at it: ann set rule ip-60s at show: 50/minute at 20\d\d-\d\d-"
+            ControlConflict, match=r"Now in force: ann set rule ip-60s at show: 50/minute at 20\d\d-\d\d-"
         ):
             bob.put(seen_by_bob)
 
@@ -214,6 +214,16 @@ class TestTwoOperators:
             ann.undo(first.id, author="ann")
 
         with pytest.raises(ControlConflict, match="ann "):
+            bob.put(preview)
+
+    def test_conflict_by_the_end_of_a_change_blames_nobody(self, both: tuple[Shop, Shop]) -> None:
+        ann, bob = (each.control for each in both)
+        bob.override("show", rule="ip-60s", rules="50/minute", for_=1, author="bob")
+        preview = bob.preview(OVERRIDE, lasting=True)
+        ann.deny("203.0.113.7", lasting=True, author="ann")
+        until(lambda: not any(each.kind == "override" for each in bob.entries()))
+
+        with pytest.raises(ControlConflict, match=r"or a change ended\. The last change: ann set deny 203\.0\.113\.7"):
             bob.put(preview)
 
     def test_change_of_another_limit_is_no_conflict(self, both: tuple[Shop, Shop]) -> None:

@@ -262,7 +262,9 @@ class TestConcurrentWriters:
             validate(*arguments)
 
         monkeypatch.setattr(ChangeValidator, "validate", race)
-        with pytest.raises(ControlConflict, match=r"changed since you looked at it: first set deny 10\.0\.0\.1"):
+        with pytest.raises(
+            ControlConflict, match=r"changed since you looked at it\. Now in force: first set deny 10\.0\.0\.1"
+        ):
             control.allow("10.0.0.1", lasting=True, author="second")
 
         assert [(each.kind, each.author) for each in control.entries()] == [("deny", "first")]

@@ -217,7 +217,7 @@ def test_change_is_refused_when_the_limit_changed_since_the_preview(app: Flask, 
     answer = confirm(ada, page)
 
     assert answer.status_code == 409
-    assert "changed since you looked at it: ben set rule ip-60s at show: 7/minute at" in answer.text
+    assert "changed since you looked at it. Now in force: ben set rule ip-60s at show: 7/minute at" in answer.text
     assert entries_of(app) == ["rule ip-60s at show: 7/minute"]
 
 
