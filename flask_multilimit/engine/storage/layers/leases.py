@@ -167,9 +167,9 @@ class LeasingStorage:
         check_storage(wrapped, "LeasingStorage")
         check_clock(clock)
         self.wrapped = wrapped
-        self._on_units: Callable[[Sequence[str]], object] = lambda _: None
+        self._told: tuple[Callable[[Sequence[str]], object], ...] = ()
         """Called, under the lock, with keys of which this process has units again: an earlier refusal by the storage is
-        no longer valid here."""
+        no longer valid here. Several apps may share this layer, each with a deny cache of its own."""
         self.shared: bool = wrapped.shared
         self._clock = clock
         self._leases: dict[str, _Lease] = {}  # by key; the one that was renewed longest ago comes first
@@ -236,8 +236,8 @@ class LeasingStorage:
                 self._leases.pop(key, None)
 
     def on_units(self, call: Callable[[Sequence[str]], object]) -> None:
-        """From now on, ``call`` with the keys of which this process has units again."""
-        self._on_units = call
+        """From now on, ``call``, too, with the keys of which this process has units again."""
+        self._told += (call,)
 
     def close(self) -> None:
         """Give back the units that are not spent."""
@@ -349,13 +349,17 @@ class LeasingStorage:
             with suppress(StorageError):
                 self.wrapped.settle(UUID(bytes=check_id), (charge,))
 
+    def _on_units(self, key: str) -> None:
+        for call in self._told:
+            call((key,))
+
     def _release(self, question: _Question, *, charged: bool) -> None:
         """End the question. If nothing was charged, put back what the leases have paid. The caller holds the lock."""
         for i, lease in question.spent.items():
             lease.may_return -= 1
             if not charged:
                 lease.units += question.hits[i].cost
-                self._on_units((question.hits[i].key,))
+                self._on_units(question.hits[i].key)
         for lease in question.claimed.values():
             lease.is_asking = False
 
@@ -376,7 +380,7 @@ class LeasingStorage:
                 lease.grant = _grant_of(answer, units, max(remaining, 0), reset_after, hit.rule, asked_at, now)
                 remaining = max(remaining, 0) + lease.units if lease.units else remaining
                 if lease.units:
-                    self._on_units((hit.key,))
+                    self._on_units(hit.key)
             elif lease is not None and (retry_after or failed):
                 lease.size = 0
             reply += remaining, retry_after, reset_after

@@ -47,10 +47,12 @@ def test_units_just_leased_by_another_thread_are_not_refused(added_later: bool) 
     assert admitted == [True] * 7 + [False]
 
 
-def test_leased_units_that_another_thread_returns_are_not_refused() -> None:
+@pytest.mark.parametrize("apps", [1, 2], ids=["one app", "apps that share the leases"])
+def test_leased_units_that_another_thread_returns_are_not_refused(apps: int) -> None:
     clock = Clock(1_700_000_000_000_000)
     server = Shared(clock=clock)
-    storage = DenyCache(LeasingStorage(server, clock=clock), clock=clock)
+    leases = LeasingStorage(server, clock=clock)
+    storage, *_ = (DenyCache(leases, clock=clock) for _ in range(apps))
     for _ in range(4):
         assert storage.check(BOTH).allowed
     leased = BOTH[:1]
