@@ -79,6 +79,11 @@ def unshared(response: R) -> R:
     return response
 
 
+def own_copy(response: R) -> R:
+    """A copy whose fields can be changed: the app may send ``response`` again, at another path."""
+    return _copy_with(response, [*Headers(response.headers)])
+
+
 def without_field(response: R, name: str) -> R:
     """``response``, or a copy without a field: the view may return the same object again, and needs the field then."""
     headers = Headers(response.headers)

@@ -18,6 +18,7 @@ from ...engine.text import Phrase, visible_json, visible_page
 from ...insight.health import storage_state
 from ...insight.text import LocalTime, rate
 from ...serve.gate import gate_in_force
+from ...serve.headers import own_copy
 from ..blueprints import LANGUAGES, Language, duration_in, measure_in, templates_of
 from ..blueprints import translated as translated_by
 from .drawing import axis, iso, number, share, utc
@@ -125,6 +126,7 @@ def refusal_page(error: HTTPException) -> Response:
 
 def complete(response: Response) -> Response:
     """Escape JSON, and let browsers keep what we need for the next page."""
+    response = own_copy(response)  # the app may have answered in place of a page
     if (content := response.get_json(silent=True)) is not None:  # a response of authorize may have none, or another
         response.set_data(visible_json(content, separators=(",", ":")) + "\n")
     if is_file() and response.status_code in {200, 206, 304}:

@@ -16,6 +16,7 @@ from ...insight.text import instant
 from ...insight.usage import Quota, Quotas
 from ...insight.values import as_json
 from ...serve.gate import gate_in_force
+from ...serve.headers import own_copy
 from ..blueprints import LANGUAGES, duration_in, hash_source, language_of, templates_of, translated
 
 MONTHS = (
@@ -46,6 +47,7 @@ def schema(**_: object) -> Response:
 
 def vary(response: Response) -> Response:
     """Say what the answer depends on."""
+    response = own_copy(response)  # the app may have answered in place of a page
     response.vary.update(("Accept", "Accept-Language", "Cookie", "Authorization"))
     return response
 

@@ -139,6 +139,18 @@ def test_security_headers_of_pages_stay_strict_beside_those_of_the_app(app: Flas
     assert "nonce" in own["Content-Security-Policy"]
 
 
+def test_response_that_the_app_sends_on_all_paths_keeps_its_own_fields_elsewhere() -> None:
+    app = made()
+    kept = Response("closed", headers={"Content-Security-Policy": "img-src *"})
+    app.before_request(lambda: kept)
+
+    ours, own = (browser_of("ada", app).get(path).headers for path in (ROOT, "/open"))
+
+    assert (ours["X-Frame-Options"], ours["Cache-Control"]) == ("DENY", "no-store")
+    assert own["Content-Security-Policy"] == "img-src *"
+    assert {"X-Frame-Options", "Cache-Control", "Vary"}.isdisjoint(own.keys())
+
+
 def test_no_other_site_may_read_pages_although_the_app_lets_it_read_everything(app: Flask, ada: FlaskClient) -> None:
     @app.after_request
     def share(response: Response) -> Response:  # as Flask-CORS does
