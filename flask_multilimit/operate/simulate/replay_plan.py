@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeVar
@@ -112,6 +112,7 @@ class ReplayPlan:
         self.endpoint: EndpointReport = self._counts.endpoint(destination.name)
         limiters = self._limiters_of(plans.limits)
         self._limiters = [_Limiter(*known) for each in limiters if (known := self._replayable(each)) is not None]
+        self.notes += self._unused(limiters)
         self._types = {limiter.type: limiter for limiter in self._limiters}
         for limiter in self._limiters:  # those of any subject, so that a rule that is never asked is reported, too
             for rule in _rules_of(AppliedLimits([limiter.applied_to(EVERYONE)])):
@@ -126,6 +127,19 @@ class ReplayPlan:
         if endpoint:
             self.notes.append(f'no endpoint is called "{endpoint}" any more: not limited')
         return ()
+
+    def _unused(self, limiters: Sequence[PlannedLimiter]) -> Iterator[str]:
+        """What is given for this endpoint or its ``limiters``, but takes the place of nothing."""
+        given, endpoint = self._plans.replacements, self.destination.endpoint
+        for option, names, what, replaces in (
+            ("--cost", given.costs, "a cost by request", lambda each: callable(each.declaration.cost)),
+            ("--rules", given.rules, "rules by request", lambda each: each.dynamic is not None),
+            ("--priority", given.priorities, "a reserve", lambda each: each.declaration.reserve is not None),
+        ):
+            for name in names:
+                named = [each for each in limiters if name in {endpoint, each.declaration.name}]
+                if (named or name == endpoint) and not any(map(replaces, named)):
+                    yield f"{option} {name}: not used, because no limit there has {what}"
 
     def of(self, request: LoggedRequest) -> ClientPlan:
         """The plan for the client of ``request``: one for requests whose duration is known, another for the rest."""

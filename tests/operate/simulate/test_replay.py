@@ -218,6 +218,20 @@ def test_rule_of_a_shared_key_is_that_of_the_stricter_limiter() -> None:
     assert asked == [("2 per 60s", 'limits: limits["index"]', 1)]
 
 
+@pytest.mark.parametrize("name", ["index", "fixed"])
+def test_replacement_that_takes_the_place_of_nothing_is_a_note(name: str) -> None:
+    app = app_with(rate_limiter(type=IP, rules="9/minute", name="fixed"))
+
+    report = replayed(app, *map(at, range(3)), rules={name: "1/minute"}, costs={name: 5}, priorities={name: "low"})
+
+    assert report.refused == 0
+    assert [(note.text, note.requests) for note in report.notes] == [
+        (f"--cost {name}: not used, because no limit there has a cost by request", 3),
+        (f"--rules {name}: not used, because no limit there has rules by request", 3),
+        (f"--priority {name}: not used, because no limit there has a reserve", 3),
+    ]
+
+
 @pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if name != "concurrency"])
 def test_used_up_rule_has_nothing_left(algorithm: str) -> None:
     burst = 2 if "burst" in ALGORITHMS[algorithm].PARAMETERS else None
