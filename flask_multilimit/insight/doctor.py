@@ -17,7 +17,7 @@ from ..config import PREFIX
 from ..control.entries import are_half
 from ..control.store import DOCUMENT, WORKERS
 from ..declare.addresses import Network, Who
-from ..declare.subjects import ANONYMOUS, LimitType, types_in
+from ..declare.subjects import ANONYMOUS, LimitType, Subject, types_in
 from ..engine import (
     Ban,
     Calendar,
@@ -237,7 +237,9 @@ def _proxy_fix(wsgi_app: Any) -> ProxyFix | None:
 def _users(gate: AppGate) -> Iterator[Finding]:
     if LimitType.USER not in _types(gate):
         return
-    if _saw_only_anonymous(gate):
+    counted = _counted_subjects(gate)
+    types = {each.type for each in counted}
+    if ANONYMOUS in types and LimitType.USER.value not in types:
         yield Finding(
             "users",
             "warning",
@@ -246,18 +248,26 @@ def _users(gate: AppGate) -> Iterator[Finding]:
             '@rate_limiter below the decorator that identifies them; see the page "Limit users".',
         )
         return
+    if Subject(LimitType.USER.value, "None") in counted:
+        yield Finding(
+            "users",
+            "warning",
+            'User limits have counted a user "None". If no user has this id, it is the text of None, and all clients '
+            "without a login share one quota.",
+            "Let the user_loader return None itself.",
+        )
+        return
     nobody = "by address" if gate.settings.anonymous_user == "ip" else "together, in one quota"
     yield Finding("users", "ok", f"Users can be identified. Clients without a login count {nobody}.")
 
 
-def _saw_only_anonymous(gate: AppGate) -> bool:
-    """Whether the quotas in storage are of clients without a login only, as far as can be seen."""
+def _counted_subjects(gate: AppGate) -> set[Subject]:
+    """Those of the quotas in storage, as keys spell them, as far as can be seen."""
     try:
         keys = stored_keys(gate, prefixes_of(gate), KEYS_LOOKED_AT)
     except StorageError:  # another finding reports it, if it matters: listing keys may not be allowed
-        return False
-    types = {parts.type for each in keys if (parts := parts_of_key(each.key)) is not None}
-    return ANONYMOUS in types and LimitType.USER.value not in types
+        return set()
+    return {Subject(parts.type, parts.subject) for each in keys if (parts := parts_of_key(each.key)) is not None}
 
 
 def _types(gate: AppGate) -> list[object]:

@@ -380,6 +380,15 @@ def test_user_limits_that_never_saw_a_user_are_a_warning(on_server: Shop, user: 
     assert (found.remedy or "").startswith("If users were logged in") == (user is None)
 
 
+def test_user_whose_id_is_the_text_of_none_is_a_warning(on_server: Shop) -> None:
+    for user in ("ann", "None"):
+        statuses(on_server.app, "/items", headers={"X-User": user})
+
+    found = on_server.finding("users")
+
+    assert (found.level, "share one quota" in found.text) == ("warning", True)
+
+
 def test_limits_without_a_share_in_an_outage_are_named(on_server: Shop, shop: Callable[..., Shop]) -> None:
     uri = on_server.app.config["MULTILIMIT_STORAGE_URI"]
 
