@@ -39,10 +39,10 @@ from ..plan.sources import UNMATCHED_SCOPE
 from ..signals import limit_event, limits_checked, notify, request_denied, request_rejected, shadow_rejected
 from .applier import ControlApplier
 from .audience import AppAudience, check_and_report, key_of, report, report_bans, send_signals
-from .headers import describe, unshared
+from .headers import describe, latest_refusal, unshared
 from .refusal import AccessDenied, RateLimitExceeded, Refusals, answer_refusals
 from .settle import Settlement, require_response
-from .startup import Startup, validate_when_flask_run_has_loaded
+from .startup import Startup, validate_when_app_runs, validate_when_flask_run_has_loaded
 from .state import NO_PLAN, NOT_ASKED, Access, AppState, Record, Records
 
 if TYPE_CHECKING:
@@ -129,24 +129,20 @@ class AppGate(AppState):
 
         @functools.wraps(process)
         def process_response(*arguments: Any) -> Response:
+            record, own = self._records.current(), None
+            if record is not None and (record.refused or latest_refusal(record.decisions) is not None):
+                own = arguments[-1].headers.get("Cache-Control")
             response = unshared(process(*arguments))
-            record = self._records.current()
+            record = record or self._records.current()
             if record is not None and (record.decisions or record.refused):
                 if record.open_charges:
                     response = self.settlement.at_response(response, record)
-                describe(response, record.decisions, self.settings, self._secret, refused=record.refused)
+                describe(response, record.decisions, self.settings, self._secret, refused=record.refused, own=own)
             return response
-
-        run = self.app.run
-
-        @functools.wraps(run)
-        def run_app(*arguments: Any, **options: Any) -> None:
-            self.startup.validate()
-            run(*arguments, **options)
 
         self.limiter.follow(self.apply_overrides)
         validate_when_flask_run_has_loaded(self.startup)
-        self.app.run = run_app  # type: ignore[method-assign]
+        validate_when_app_runs(self.app, self.startup)
         self.app.process_response = process_response  # type: ignore[assignment, method-assign]
         self.app.preprocess_request = preprocess_request  # type: ignore[method-assign]
         self.app.dispatch_request = dispatch_request  # type: ignore[method-assign]

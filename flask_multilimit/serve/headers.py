@@ -122,26 +122,40 @@ def headers_of(fields: Fields) -> Headers:
 
 
 def describe(
-    response: Response, decisions: Sequence[Decision], settings: Settings, secret: bytes = b"", *, refused: bool = False
+    response: Response,
+    decisions: Sequence[Decision],
+    settings: Settings,
+    secret: bytes = b"",
+    *,
+    refused: bool = False,
+    own: str | None = None,
 ) -> None:
-    """Add the header fields for all limits that were checked for the request; ``refused``: by something else."""
+    """Add the header fields for all limits that were checked for the request; ``refused``: by something else. ``own``
+    is the ``Cache-Control`` that a refusal had before ``after_request`` functions, which may give it to every
+    response."""
     fields = None
     if settings.headers == "draft-11" and len(decisions) == 1 and not secret and not refused:
         fields = draft_11_fast(decisions[0], settings)
-    fields = fields or _fields(decisions, settings, response, secret, refused=refused)
+    fields = fields or _fields(decisions, settings, response, secret, refused=refused, own=own)
     # First, because another thread may copy the response meanwhile.
     response.headers.multilimit_added = fields  # type: ignore[attr-defined]
     _put(response.headers, fields)
 
 
 def _fields(
-    decisions: Sequence[Decision], settings: Settings, response: Response, secret: bytes, *, refused: bool
+    decisions: Sequence[Decision],
+    settings: Settings,
+    response: Response,
+    secret: bytes,
+    *,
+    refused: bool,
+    own: str | None,
 ) -> Sequence[tuple[str, str]]:
     found: list[tuple[str, str]] = []
-    wait, refusal = None, _latest_refusal(decisions)
+    wait, refusal = None, latest_refusal(decisions)
     if refusal is not None or refused:
         is_refusal = response.status_code in ({403, 429, 503} if refused else {429, 503})
-        if is_refusal or "Cache-Control" not in response.headers:
+        if is_refusal or own is None or response.headers.get("Cache-Control") != own:
             found.append(NO_STORE)  # caches may store other statuses by default, for all clients
         wait = _retry_after(refusal, settings) if refusal is not None and is_refusal and not refused else None
         if wait is not None:
@@ -168,7 +182,7 @@ def _put(headers: Headers, fields: Sequence[tuple[str, str]]) -> None:
         put(name, value)
 
 
-def _latest_refusal(decisions: Sequence[Decision]) -> Decision | None:
+def latest_refusal(decisions: Sequence[Decision]) -> Decision | None:
     for decision in reversed(decisions):
         if not decision.reply[ALLOWED]:
             return decision

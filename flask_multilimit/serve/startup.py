@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -161,6 +162,18 @@ def validate_when_flask_run_has_loaded(startup: Startup) -> None:
     if context is not None and context.command is run_command:
         script = context.ensure_object(ScriptInfo)
         script.set_debug_flag = _ValidatingFlag(script.set_debug_flag, startup)  # type: ignore[assignment]
+
+
+def validate_when_app_runs(app: Flask, startup: Startup) -> None:
+    """Validate the limits of ``app`` before ``app.run()`` starts the server."""
+    run = app.run
+
+    @functools.wraps(run)
+    def run_app(*arguments: Any, **options: Any) -> None:
+        startup.validate()
+        run(*arguments, **options)
+
+    app.run = run_app  # type: ignore[method-assign]
 
 
 def _settings_of_flask_limiter(app: Flask) -> list[str]:

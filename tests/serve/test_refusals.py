@@ -552,12 +552,20 @@ class TestOnRejected:
         ],
         ids=["text", "redirect", "jsonify", "own Cache-Control"],
     )
+    @pytest.mark.parametrize("by_default", [False, True])
     def test_response_is_not_cached_unless_it_says_so(
-        self, app: Flask, storage: RecordingStorage, answer: Any, expected: str
+        self, app: Flask, storage: RecordingStorage, answer: Any, expected: str, by_default: bool
     ) -> None:
+        """What ``after_request`` gives every response is not about a refusal: a cache would send it to others."""
         limit(app, storage, "limiter", on_rejected=lambda _: answer())
 
-        assert "Cache-Control" not in ask(app).headers
+        @app.after_request
+        def cached(response: Response) -> Response:
+            if by_default:
+                response.headers.setdefault("Cache-Control", "public, max-age=60")
+            return response
+
+        assert ask(app).headers.get("Cache-Control") == ("public, max-age=60" if by_default else None)
         assert refuse(app).headers.getlist("Cache-Control") == [expected]
 
     def test_returning_none_leaves_the_default_refusal(self, app: Flask, storage: RecordingStorage) -> None:
