@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from codecs import lookup_error
+from contextlib import suppress
 from difflib import get_close_matches
 from inspect import signature
 from typing import Any
@@ -143,8 +145,18 @@ def _check_options(connection: Any) -> None:
     """Raise :class:`MalformedError` for options with which every connection would fail. Does not connect."""
     if any(getattr(connection, name, None) for name in ("ssl_validate_ocsp", "ssl_validate_ocsp_stapled")):
         raise MalformedError("OCSP is not possible with a URI: give a client object of redis")
+    if not _can_read(connection.encoder):
+        raise MalformedError("replies cannot be read in this encoding: leave out encoding and encoding_errors")
     if isinstance(connection, TimedTlsConnection):
         try:
             connection.context()
         except OSError as error:
             raise MalformedError(str(error)) from None
+
+
+def _can_read(encoder: Any) -> bool:
+    """Whether replies of a server, whose numbers and names are ASCII, can be read."""
+    with suppress(LookupError, UnicodeError):
+        lookup_error(encoder.encoding_errors)
+        return encoder.decode(b"1") in {b"1", "1"}
+    return False
