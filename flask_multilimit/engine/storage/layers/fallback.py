@@ -303,7 +303,8 @@ def without_bans(hits: tuple[Hit, ...]) -> tuple[Hit, ...]:
 
 
 def _has_stepped_back(last: Decision, decision: Decision) -> bool:
-    """Whether the server's clock has, and no other thread was faster."""
+    """Whether ``decision`` is older than the ``last`` one because the server's clock has stepped back, and not because
+    another thread was faster."""
     return last.at - decision.at >= OVERTAKEN
 
 
