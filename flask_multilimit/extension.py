@@ -22,7 +22,7 @@ from .engine.errors import brief, check_iterable
 from .engine.hits import Hits, OnStorageError
 from .engine.limiter import decide_unlimited
 from .engine.rules import Rules
-from .engine.storage import Health, Layers, storage_from
+from .engine.storage import Health, Layers, Storage, storage_from
 from .observe.events import Observer
 from .operate.command_line import Commands
 from .plan.hits import ASKER, Applied, hits_of
@@ -139,8 +139,7 @@ class MultiLimit:
 
     def _gate_for(self, app: Flask, settings: Settings, written: Sequence[Source]) -> AppGate:
         sources, lists = Sources.of(app, written), declared_lists(written, deny_status=settings.deny_status)
-        storage = settings.storage_uri if self._storage is None else self._storage
-        limiter = Limiter(storage_from(storage, timeout=settings.storage_timeout), layers=_layers(app, settings))
+        limiter = Limiter(self._storage_for(settings), layers=_layers(app, settings))
         subjects = Subjects(
             app,
             ipv6_prefix=settings.ipv6_prefix,
@@ -159,6 +158,14 @@ class MultiLimit:
             observers=self._observers,
             listings=self._listings.keys(),
         )
+
+    def _storage_for(self, settings: Settings) -> Storage:
+        if self._storage is not None:
+            return storage_from(self._storage, timeout=settings.storage_timeout)
+        try:
+            return storage_from(settings.storage_uri, timeout=settings.storage_timeout)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{PREFIX}STORAGE_URI: {error}") from None
 
     def user_loader(self, function: U) -> U:
         """Take the decorated function as the ``user_loader``."""

@@ -278,7 +278,7 @@ class TestSettings:
         ("name", "value", "message"),
         [
             ("STORAGE_URI", "redis:/localhost", f"not one of {SCHEMES_IN_ERRORS}, for instance"),
-            ("STORAGE_URI", "memory", "storage URI 'memory': not one of"),
+            ("STORAGE_URI", "memory", "MULTILIMIT_STORAGE_URI: storage URI 'memory': not one of"),
             ("STORAGE_URI", "memory://x", "storage URI 'memory://x': nothing may follow memory://"),
             ("STORAGE_URI", "redis://", "it names no server; write it as redis://localhost:6379"),
             ("STORAGE_URI", "unix://", "it names no server; write it as unix:///run/redis.sock"),
