@@ -34,6 +34,7 @@ import errno
 import functools
 import importlib.util
 import os
+import pkgutil
 import re
 import shutil
 import socket
@@ -267,7 +268,7 @@ class LocalServer:
         try:
             with forking_for_programs():
                 subprocess.run(
-                    [_python(), "-I", "-S", SUPERVISOR, self.directory, str(lock), *self._command()],
+                    [_python(), "-I", "-S", *_supervisor(), self.directory, str(lock), *self._command()],
                     pass_fds=[lock],
                     stdin=subprocess.DEVNULL,
                     stdout=log,
@@ -371,6 +372,13 @@ def find_program() -> Path | None:
             for program in sorted(Path(folder).glob(pattern)):
                 return program
     return None
+
+
+def _supervisor() -> list[str]:
+    """How Python runs the supervisor: the file, or its source if the package is in an archive, as in a zipapp."""
+    if SUPERVISOR.exists():
+        return [str(SUPERVISOR)]
+    return ["-c", (pkgutil.get_data(__package__, SUPERVISOR.name) or b"").decode()]
 
 
 def _python() -> str:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +15,7 @@ from pathlib import Path
 import pytest
 from flask import Flask
 
+import flask_multilimit
 from engine.storage.local.places import Place
 from engine.storage.local.users import HITS, MANY
 from flask_multilimit import MultiLimit, current_decision, rate_limiter
@@ -42,6 +46,21 @@ def program(place: Place, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], No
 
 def limiter_at(place: Place) -> Limiter:
     return Limiter(storage_from_uri(place.uri, timeout=10))
+
+
+def test_server_starts_from_a_package_in_an_archive(place: Place, tmp_path: Path) -> None:
+    package = Path(flask_multilimit.__file__).parent
+    archive = shutil.make_archive(str(tmp_path / "app"), "zip", package.parent, package.name)
+    program = f"""
+import sys
+sys.path.insert(0, {archive!r})
+from flask_multilimit.engine import Limiter, Rule, hits_for, storage_from_uri
+print(Limiter(storage_from_uri({place.uri!r}, timeout=10)).check(hits_for("1/hour", scope="x")).decided_by)
+"""
+
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, check=False)
+
+    assert (run.stdout, run.stderr) == ("storage\n", "")
 
 
 def test_no_directory_is_made_before_the_first_check(place: Place) -> None:
