@@ -177,13 +177,15 @@ class PendingCharges:
 
     def _fill_up(self, decision: Decision) -> None:
         """For each charge that did not fit, take all that is left. Later charges of the batch may have taken some of
-        what was left then."""
+        what was left then. A charge that was settled at more than its bucket holds becomes a debt."""
         if not any(retry_afters(decision.reply)):  # usually, and there may be thousands of charges
             return
         statuses = list(decision.statuses)
         while statuses:
             status = statuses.pop()
-            if not status.allowed and status.remaining:
+            if status.hit.cost > status.hit.rule.quota.burst:
+                self._storage.settle(decision.id, (Charge(replace(status.hit, cost=0), 0, status.hit.cost),))
+            elif not status.allowed and status.remaining:
                 statuses += self._storage.check((replace(status.hit, cost=status.remaining),)).statuses
 
 

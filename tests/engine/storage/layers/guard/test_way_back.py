@@ -274,6 +274,19 @@ def test_check_of_an_outage_without_an_estimate_is_settled_before_and_after_its_
     assert (decision.decided_by, workers.storage.peek(plan).remaining) == ("local", 4)
 
 
+@pytest.mark.parametrize("algorithm", sorted(RATES))
+def test_debt_of_a_check_in_an_outage_refuses_as_long_as_any_other(workers: Workers, algorithm: str) -> None:
+    limiter = workers.limiter
+    before, during = (hits(rule(algorithm, 3600, 9), scope=scope) for scope in ("before", "during"))
+    limiter.settle(limiter.check(before), 50)
+    workers.break_down()
+
+    limiter.settle(limiter.check(during), 50)
+    workers.mend()
+
+    assert workers.storage.check(during).retry_after == workers.storage.check(before).retry_after > 0
+
+
 def test_used_up_share_refuses_a_check_without_an_estimate(make: Callable[..., Workers]) -> None:
     workers = make(2)
     workers.break_down()
