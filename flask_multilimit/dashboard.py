@@ -6,15 +6,7 @@ from typing import Any
 
 from flask import request
 from flask.sansio.app import App
-from werkzeug.exceptions import (
-    BadRequest,
-    Forbidden,
-    LengthRequired,
-    RequestEntityTooLarge,
-    RequestURITooLarge,
-    ServiceUnavailable,
-    TooManyRequests,
-)
+from werkzeug.exceptions import RequestURITooLarge
 
 from .declare.advice import EXTENSION, app_in_force
 from .declare.decorators import exempt
@@ -90,16 +82,8 @@ class Dashboard(StrictBlueprint):
     def _add_pages(self) -> None:
         self.before_request(self._begin)
         self.after_request(complete)
-        for error in (
-            BadRequest,
-            Forbidden,
-            LengthRequired,
-            RequestEntityTooLarge,
-            RequestURITooLarge,
-            ServiceUnavailable,
-            TooManyRequests,
-        ):
-            self.register_error_handler(error, refusal_page)
+        for status in (400, 403, 411, 413, 414, 429, 503):
+            self.register_error_handler(status, refusal_page)
         self.add_url_rule("/", "now", pages.now_page)
         self.add_url_rule("/limits", "limits", pages.limits_page)
         self.add_url_rule("/change", "change", pages.change_page)
