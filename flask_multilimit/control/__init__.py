@@ -28,23 +28,18 @@ __all__ = [
 ]
 
 _ROOMS = {
-    "Control": ".control",
-    "ControlConflict": ".control",
-    "Difference": ".control",
     "InvalidData": "..declare.written",
     "Listing": ".entries",
     "Mistake": "..declare.written",
-    "NeedsForce": ".control",
     "Override": ".entries",
-    "Preview": ".control",
-    "Terms": ".control",
     "Who": "..declare.addresses",
     "follow_control": "..following",
 }
+"""Where names are that are not in ``control.py``."""
 
 
 def __getattr__(name: str) -> Any:
     """Import a name on first use: only code that changes limits needs them."""
-    if name in _ROOMS:
-        return getattr(import_module(_ROOMS[name], __name__), name)
+    if name in __all__:
+        return getattr(import_module(_ROOMS.get(name, ".control"), __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
