@@ -31,12 +31,7 @@ __all__ = [
 ]
 
 
-def assert_admits(
-    report: Report,
-    *,
-    refuse_at_most: float | str = 0.0,
-    clients: Iterable[str] | None = None,
-) -> None:
+def assert_admits(report: Report, *, refuse_at_most: float | str = 0.0, clients: Iterable[str] | None = None) -> None:
     """Raise AssertionError, for a test of your own, when ``report`` refuses more than a share of the requests.
 
     :param refuse_at_most: share of the requests, 0 to 1, or text such as ``"0.1%"``.

@@ -139,11 +139,7 @@ def _stop_guards(limiter: Limiter) -> None:
 
 
 def exhaust(
-    target: Flask | FlaskClient,
-    endpoint: str,
-    subject: Named | None = None,
-    *,
-    method: str | None = None,
+    target: Flask | FlaskClient, endpoint: str, subject: Named | None = None, *, method: str | None = None
 ) -> Decision:
     """Use up what is left at ``endpoint``, so that the next request of that subject is refused. The view is not called.
 
@@ -166,11 +162,7 @@ def exhaust(
 
 
 def reset(
-    target: Flask | FlaskClient,
-    endpoint: str | None = None,
-    subject: Named | None = None,
-    *,
-    method: str | None = None,
+    target: Flask | FlaskClient, endpoint: str | None = None, subject: Named | None = None, *, method: str | None = None
 ) -> None:
     """Reset all quotas of the app, or those at ``endpoint``, chosen as for :func:`exhaust`.
 

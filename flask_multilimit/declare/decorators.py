@@ -16,15 +16,7 @@ from ..engine.keys import HashTag
 from ..engine.rules import Rules
 from .advice import Stack, advise, declared_on
 from .checks import reject_shared_keys, warn_of_idle_rules
-from .limiter import (
-    Cost,
-    Declaration,
-    GiveRules,
-    Message,
-    Reaction,
-    Reserve,
-    Settle,
-)
+from .limiter import Cost, Declaration, GiveRules, Message, Reaction, Reserve, Settle
 from .subjects import LimitType, SubjectType
 from .unwrap import full_name_of, functions_below, mark_below
 

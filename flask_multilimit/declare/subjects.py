@@ -217,12 +217,7 @@ class Subjects:
     """Resolves types to subjects for the current request of one app."""
 
     def __init__(
-        self,
-        app: Flask,
-        *,
-        ipv6_prefix: int,
-        anonymous_user: str,
-        find_user_loader: Callable[[], UserLoader | None],
+        self, app: Flask, *, ipv6_prefix: int, anonymous_user: str, find_user_loader: Callable[[], UserLoader | None]
     ) -> None:
         self._app = app
         self._ipv6_prefix = ipv6_prefix

@@ -11,13 +11,7 @@ from .errors import ConfigurationError, ConfigurationWarning, MultiLimitError, S
 from .hits import Hit, Hits, hits_for
 from .limiter import Limiter
 from .rules import Calendar, Concurrent, Rule
-from .storage import (
-    Health,
-    Layers,
-    MemoryStorage,
-    Storage,
-    storage_from_uri,
-)
+from .storage import Health, Layers, MemoryStorage, Storage, storage_from_uri
 
 if TYPE_CHECKING:
     from .storage import ClusterStorage, DenyCache, GuardedStorage, LeasingStorage, RedisStorage

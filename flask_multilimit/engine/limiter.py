@@ -21,16 +21,7 @@ from .hits import PEEK_ID, Hit, Hits, checked_hits
 from .reply import as_allowed, head
 from .rules import LONGEST
 from .slots import KEEPER, require_slots
-from .storage import (
-    Health,
-    Layers,
-    MemoryStorage,
-    Storage,
-    is_storage,
-    layers_of,
-    storage_from,
-    with_leases,
-)
+from .storage import Health, Layers, MemoryStorage, Storage, is_storage, layers_of, storage_from, with_leases
 from .threads import collects_garbage
 
 MOST_SETTLEMENTS = 10_000

@@ -306,9 +306,7 @@ class Keeper:
         except Exception as error:
             if _if_unexpected(error):  # other failures were logged the first time
                 _logger.warning(
-                    "Rate limits: slots could not be released: %s. Trying again until they expire.",
-                    error,
-                    error=error,
+                    "Rate limits: slots could not be released: %s. Trying again until they expire.", error, error=error
                 )
             now = self._clock()
             for each in releases:

@@ -625,11 +625,7 @@ def _has_own_ban(
 
 
 def _lift(
-    plans: Plans,
-    client: Client,
-    listed: ListStanding | None,
-    refused: list[RequestStanding],
-    elsewhere: _Elsewhere,
+    plans: Plans, client: Client, listed: ListStanding | None, refused: list[RequestStanding], elsewhere: _Elsewhere
 ) -> tuple[str, ...]:
     """The commands that let it pass again, the most certain first. No command lifts what the settings say."""
     found = []

@@ -82,10 +82,7 @@ class OpenTelemetryObserver(MetricsObserver):
         end = time.time_ns() - int(event.waited * 1e9)
         attributes = {"multilimit.endpoint": event.endpoint, "multilimit.outcome": event.outcome}
         span = self._tracer.start_span(
-            "multilimit.check",
-            kind=SpanKind.CLIENT,
-            attributes=attributes,
-            start_time=end - int(event.seconds * 1e9),
+            "multilimit.check", kind=SpanKind.CLIENT, attributes=attributes, start_time=end - int(event.seconds * 1e9)
         )
         span.end(end)
 
@@ -97,10 +94,7 @@ class OpenTelemetryObserver(MetricsObserver):
             for name, each in COUNTS.items()
         }
         self._seconds = meter.create_histogram(
-            "multilimit.check.duration",
-            unit="s",
-            description=CHECK_TIME,
-            explicit_bucket_boundaries_advisory=SECONDS,
+            "multilimit.check.duration", unit="s", description=CHECK_TIME, explicit_bucket_boundaries_advisory=SECONDS
         )
 
     def _make_observables(self, meter: Meter) -> None:

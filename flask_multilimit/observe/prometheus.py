@@ -49,11 +49,7 @@ class PrometheusMetrics(MetricsObserver, Collector):
     """
 
     def __init__(
-        self,
-        *,
-        registry: CollectorRegistry = REGISTRY,
-        namespace: str = NAMESPACE,
-        buckets: Iterable[float] = SECONDS,
+        self, *, registry: CollectorRegistry = REGISTRY, namespace: str = NAMESPACE, buckets: Iterable[float] = SECONDS
     ) -> None:
         check_namespace(namespace)
         buckets = _checked_buckets(buckets)

@@ -47,11 +47,7 @@ class ControlApplier:
         self._counts = _counts(())
         store = store_for(in_force.limiter.storage, prefix=in_force.settings.key_prefix)
         self.follower: ControlFollower = ControlFollower(
-            store,
-            take=self.take,
-            report=self._report,
-            logger=in_force.app.logger,
-            copy=_copy_of(in_force, store),
+            store, take=self.take, report=self._report, logger=in_force.app.logger, copy=_copy_of(in_force, store)
         )
 
     @cached_property

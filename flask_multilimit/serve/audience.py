@@ -17,16 +17,7 @@ from ..engine.reply import ALLOWED
 from ..engine.storage import HoldsUnits, KeepsTallies, layers_of
 from ..engine.text import SafeLogger
 from ..engine.threads import NEVER, Beat
-from ..observe.events import (
-    Attached,
-    ByList,
-    ControlState,
-    Counted,
-    Observer,
-    Outcome,
-    event_of,
-    outcome_of,
-)
+from ..observe.events import Attached, ByList, ControlState, Counted, Observer, Outcome, event_of, outcome_of
 from ..observe.traffic.counts import short
 from ..observe.traffic.flushing import EverySecond, Outbox, Traffic
 from ..observe.traffic.log import RefusalLog

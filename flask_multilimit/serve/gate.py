@@ -14,16 +14,7 @@ from flask import Flask, Request, Response, has_request_context
 from ..declare.advice import Stack, app_in_force, gate_of_app, leave_to_response
 from ..declare.decorators import RateLimiter
 from ..declare.limiter import Declaration, Reaction
-from ..declare.subjects import (
-    LimitType,
-    Named,
-    Resolve,
-    Subject,
-    current_request,
-    parts_of,
-    request_if_any,
-    spelled,
-)
+from ..declare.subjects import LimitType, Named, Resolve, Subject, current_request, parts_of, request_if_any, spelled
 from ..engine import ConfigurationError, Decision, Hit, StorageDenied, StorageError
 from ..engine.algorithms import BAN
 from ..engine.errors import brief, check_text

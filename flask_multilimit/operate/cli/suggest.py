@@ -13,17 +13,7 @@ from .. import console
 from ..dashboard.whatif import file_of, what_if
 from ..simulate.picture import draw
 from ..simulate.questions import arrivals_of, share_from
-from ..simulate.suggest import (
-    Choice,
-    Gap,
-    Suggestion,
-    Traffic,
-    declaration,
-    suggest_for,
-    toml,
-    traffic_of,
-    windows_of,
-)
+from ..simulate.suggest import Choice, Gap, Suggestion, Traffic, declaration, suggest_for, toml, traffic_of, windows_of
 from ..simulate.suggest import command as command_to_try
 from .base import command, show
 from .logs import (
@@ -125,10 +115,7 @@ def _screen(found: Suggestion, zone: tzinfo) -> list[str]:
     about = f"{found.requests:,} requests of {plural(found.subjects, 'subject')} ({found.type}) from {span}"
     lines = [*console.paragraph(about), ""]
     rows = [
-        (
-            each.in_words,
-            *(f"{value:,}" for value in (each.p50, each.p90, each.p99, each.p999, each.max)),
-        )
+        (each.in_words, *(f"{value:,}" for value in (each.p50, each.p90, each.p99, each.p999, each.max)))
         for each in found.peaks
     ]
     if found.without_cost:

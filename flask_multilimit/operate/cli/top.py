@@ -58,11 +58,7 @@ def top_command(minutes: int, once: bool) -> None:
     if slots.problem:
         console.echo(f"Slots in use are not known: {slots.problem}", err=True)
     columns = shutil.get_terminal_size((80, 24)).columns
-    show(
-        lambda: screen(found, slots.slots, app=gate.app.name, columns=columns, rows=60),
-        found,
-        slots=slots.slots,
-    )
+    show(lambda: screen(found, slots.slots, app=gate.app.name, columns=columns, rows=60), found, slots=slots.slots)
 
 
 def _show_live(gate: AppGate, found: Now) -> None:
@@ -129,11 +125,7 @@ def screen(found: Now, slots: Sequence[SlotsInUse] = (), *, app: str, columns: i
             [_rule_row(each, bans=bool(begun)) for each in found.rules],
             None,
         ),
-        (
-            ("REFUSED", "WHO", "RULE", "ENDPOINT", "SINCE"),
-            [_subject_row(each) for each in found.subjects],
-            1,
-        ),
+        (("REFUSED", "WHO", "RULE", "ENDPOINT", "SINCE"), [_subject_row(each) for each in found.subjects], 1),
         (
             ("SLOTS", "SUBJECT", "ENDPOINT"),
             [(_slots_used(each), _who(each.type, each.shown), each.endpoint) for each in slots],

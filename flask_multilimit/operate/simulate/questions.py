@@ -272,13 +272,7 @@ def suggest_limits(
     check_text("cost_field", cost_field)
     share, rules = share_from(refuse_at_most), windows_of(windows)
     arrivals = arrivals_of(
-        app,
-        requests,
-        type=type,
-        endpoint=endpoint,
-        subjects=subjects,
-        cost_field=cost_field,
-        script_name=script_name,
+        app, requests, type=type, endpoint=endpoint, subjects=subjects, cost_field=cost_field, script_name=script_name
     )
     return suggest_for(traffic_of(arrivals, rules), share)
 

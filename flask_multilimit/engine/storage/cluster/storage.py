@@ -235,10 +235,7 @@ class ClusterStorage:
     def _settle(self, check_id: UUID, charges: Sequence[Charge]) -> None:
         """Settle once: a second attempt might refund more than was charged."""
         self._servers.ask_each(
-            charges,
-            lambda charge: charge.hit.key,
-            lambda server, some: server.settle(check_id, some),
-            may_repeat=False,
+            charges, lambda charge: charge.hit.key, lambda server, some: server.settle(check_id, some), may_repeat=False
         )
 
     def _answers(

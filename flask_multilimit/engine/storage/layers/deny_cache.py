@@ -78,11 +78,7 @@ class DenyCache:
     """
 
     def __init__(
-        self,
-        storage: Storage,
-        *,
-        seconds: float = DENY_SECONDS,
-        clock: Callable[[], int] = monotonic_microseconds,
+        self, storage: Storage, *, seconds: float = DENY_SECONDS, clock: Callable[[], int] = monotonic_microseconds
     ) -> None:
         if not is_number(seconds) or not 0 < seconds <= LONGEST_DENY_SECONDS:
             raise ConfigurationError(

@@ -82,10 +82,7 @@ class Report:
     """
 
     def __init__(
-        self,
-        logger: logging.Logger | None,
-        on_change: Callable[[Health], object] | None,
-        on_error: OnStorageError,
+        self, logger: logging.Logger | None, on_change: Callable[[Health], object] | None, on_error: OnStorageError
     ) -> None:
         self._logger = SafeLogger(logger)
         self._on_change = on_change
