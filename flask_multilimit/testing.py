@@ -128,14 +128,10 @@ def freeze(app: Flask) -> Iterator[Clock]:
         yield clock
     finally:
         storage.clock, gate.limiter = before, limiter
-        _stop_guards(frozen)
+        for layer in layers_of(frozen.outermost):
+            if isinstance(layer, GuardedStorage):
+                layer.stop()
         limiter.reset(set(frozen.touched))
-
-
-def _stop_guards(limiter: Limiter) -> None:
-    for layer in layers_of(limiter.outermost):
-        if isinstance(layer, GuardedStorage):
-            layer.stop()
 
 
 def exhaust(

@@ -112,7 +112,7 @@ def type_of_given(subjects: Mapping[str, str], name: str | None) -> tuple[Subjec
     own = {part: value for part, value in subjects.items() if part not in _LIMIT_TYPES}
     for part, value in own.items():
         is_name = len(own) > 1 or re.fullmatch(keys.NAME_PATTERN, part)  # of several, each is a function
-        if not is_name or _is_header(part, value):
+        if not is_name or (part == "header" and ":" in value):  # header:X-Api-Key is a type, not a name
             named = brief(f"{part}:{value}")
             raise ConfigurationError(
                 f'subject {named}: its type is none of "ip", "user", "anonymous", and no name of a limiter, such as '
@@ -130,11 +130,6 @@ def type_of_given(subjects: Mapping[str, str], name: str | None) -> tuple[Subjec
 
 
 _LIMIT_TYPES: Mapping[str, LimitType] = {**{each.value: each for each in LimitType}, ANONYMOUS: LimitType.USER}
-
-
-def _is_header(type_name: str, value: str) -> bool:
-    """Whether the name of a type, such as ``header:X-Api-Key``, stands for its limiter."""
-    return type_name == "header" and ":" in value
 
 
 def _stand_in(name: str) -> Callable[[], str]:

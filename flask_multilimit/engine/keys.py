@@ -144,7 +144,7 @@ def hash_tag_of(key: str) -> str:
 def without_subject(key: str) -> str:
     """``key`` up to its scope, for logs: the subject is personal data."""
     before, brace, after = key.partition("}")
-    if _is_tagged_by_subject(after):
+    if after.count(":") == 2:  # algorithm and window: the braces hold the subject
         return before.partition("{")[0].rstrip(":")
     return before + brace
 
@@ -153,11 +153,6 @@ def auxiliary_key(key: str, name: str) -> str:
     """A key that belongs to no limit, with the prefix of ``key`` and in its slot."""
     before, brace, _ = key.partition("}")
     return f"{before}{brace}:{name}"
-
-
-def _is_tagged_by_subject(after_tag: str) -> bool:
-    """Whether the braces hold the subject: then only algorithm and window follow them."""
-    return after_tag.count(":") == 2
 
 
 # Parsing keys, for commands and reports

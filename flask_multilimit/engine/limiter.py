@@ -213,7 +213,8 @@ class Limiter:
         settlement. Called while garbage is collected, by a generator that was dropped, it lets a thread settle soon.
         """
         require_decision(decision)
-        check_units(units)
+        if type(units) is not int or not 0 <= units <= COUNTED:
+            raise ConfigurationError(f"units={brief(units)}: give a whole number from 0 to {COUNTED}")
         checked = decision.hits
         apply_overrides = getattr(checked, "apply_overrides", None)  # lost if the decision was pickled
         hits = checked if hits is None else self._with_overridden(checked_hits(hits), checked, apply_overrides)
@@ -310,12 +311,6 @@ class Limiter:
 
 def _key_of(hit: Hit | str) -> str:
     return hit if isinstance(hit, str) else checked_hits((hit,))[0].key
-
-
-def check_units(units: object) -> None:
-    """Raise :class:`ConfigurationError` unless a charge can be settled at ``units``."""
-    if type(units) is not int or not 0 <= units <= COUNTED:
-        raise ConfigurationError(f"units={brief(units)}: give a whole number from 0 to {COUNTED}")
 
 
 def _check_lease(charge: Charge) -> None:

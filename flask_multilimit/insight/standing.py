@@ -262,7 +262,9 @@ def standing(
         verdict=verdict,
         allowed=listed.action == "allow" if listed else not (elsewhere.bans or any(waits)) if waits else None,
         retry_after=_retry_after(listed, waits),
-        waits_for_slot=listed is None and math.inf in waits and _wait_for_slots_alone(decided),
+        waits_for_slot=listed is None
+        and math.inf in waits
+        and all(each.waits_for_slot for each in decided if _wait_of(each) == math.inf),
         listed=listed,
         entries=tuple(entry_of(each) for each in _entries_about(gate, client)),
         requests=tuple(shown),
@@ -493,10 +495,6 @@ def _retry_after(listed: ListStanding | None, waits: list[float]) -> float | Non
     if listed is not None:
         return 0.0 if listed.action == "allow" else listed.ends_in
     return finite(max(waits)) if waits else None
-
-
-def _wait_for_slots_alone(requests: Iterable[RequestStanding]) -> bool:
-    return all(each.waits_for_slot for each in requests if _wait_of(each) == math.inf)
 
 
 ALLOWED = "passes everywhere: allowed by {where}"

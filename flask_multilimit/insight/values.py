@@ -69,12 +69,9 @@ def paged(rows: Sequence[T], page: int, size: int = ROWS) -> tuple[Sequence[T], 
 
 def as_json(value: Any) -> Any:
     """A value as dicts, lists, text and numbers."""
-    return _adapter_of(cast("Hashable", type(value))).dump_python(value, mode="json", by_alias=True)
-
-
-def _adapter_of(type_: Any) -> TypeAdapter[Any]:
     with _adapter_lock:
-        return _make_adapter(type_)
+        adapter = _make_adapter(cast("Hashable", type(value)))
+    return adapter.dump_python(value, mode="json", by_alias=True)
 
 
 _adapter_lock = LateLock()

@@ -71,7 +71,7 @@ class ChangeValidator:
         plans = self._plans_with(self._fitting(document.overrides, but=entry))
         if entry.id not in plans.overrides.effective and not differences(before, plans):
             idle = "{entry}: no endpoint has such a limit; {hint}. A function, or a check inside a view, may have it"
-            if entry.limit is not None and not _is_at_endpoint(entry, plans):
+            if entry.limit is not None and not any(entry in plans.overrides.at(at).changes for at, _ in plans.planned):
                 idle = "{entry}: no endpoint has this name; {hint}. A function may; checks in views get no new limits"
             elif entry.limit is not None and entry.limit.methods:
                 idle = "{entry}: no route takes its methods, so it would limit nothing"
@@ -111,10 +111,6 @@ class ChangeValidator:
             self._declared.require_type(who)
         except ConfigurationError as error:
             raise InvalidData("", [Mistake("who", str(who), message_of(error))]) from None
-
-
-def _is_at_endpoint(entry: Override, plans: Plans) -> bool:
-    return any(entry in plans.overrides.at(endpoint).changes for endpoint, _ in plans.planned)
 
 
 def _hint(entry: Override, plans: Plans) -> Phrase:

@@ -158,18 +158,18 @@ class _Entries:
         return self._if_in_force(found) or self._around(number)
 
     def of_subject(self, subject: Subject) -> Listed | None:
-        return self._if_in_force(self.subjects[subject]) or self._entry_for(Who(None, *subject))
+        who = Who(None, *subject)
+        return self._if_in_force(self.subjects[subject]) or self._first_in_force(
+            each for each in reversed(self._entries) if each.who == who
+        )
 
-    # Only if the entry that decides has just ended, because these look at all entries
+    # Only if the entry that decides has just ended, because this looks at all entries
 
     def _around(self, number: AddressNumber) -> Listed | None:
         """The entry for the smallest network around an address."""
         networks = [(each.who.network, each) for each in self._entries if each.who.network is not None]
         found = [(network.prefixlen, each) for network, each in networks if network.has(number)]
         return self._first_in_force(each for _, each in sorted(found, key=itemgetter(0), reverse=True))
-
-    def _entry_for(self, who: Who) -> Listed | None:
-        return self._first_in_force(each for each in reversed(self._entries) if each.who == who)
 
     def _first_in_force(self, found: Iterable[Listed | Listing]) -> Listed | None:
         """The first entry that has not ended."""

@@ -134,7 +134,8 @@ class Outbox:
     def put(self, counts: Counts) -> None:
         """Take ``counts`` of the last second."""
         if self._ahead is None:
-            self._ask_for_the_time()
+            with suppress(StorageError):  # sending reports it
+                self._ahead = self._storage.tallies([self._source]).at - self._clock()
         with self._lock:
             ahead = self._ahead or 0.0
             counts.begun = [ban._replace(began=ban.began + ahead, until=ban.until + ahead) for ban in counts.begun]
@@ -171,10 +172,6 @@ class Outbox:
                 self._ahead = at - self._clock()
                 if self._waiting and self._waiting[0] is batch:
                     self._waiting.pop(0)
-
-    def _ask_for_the_time(self) -> None:
-        with suppress(StorageError):  # sending reports it
-            self._ahead = self._storage.tallies([self._source]).at - self._clock()
 
     def _join_two(self) -> None:
         """Join two batches, but not the first one, which may have been sent already."""

@@ -238,7 +238,7 @@ class Replay:
             clients=len(self._clients),
             clients_refused=len(refused),
             endpoints=endpoints,
-            rules=counts.rule_reports(),
+            rules=tuple(counts.rules.values()),
             bans=counts.ban_reports(),
             worst=tuple(self._clients.worst()),
             commands=self._checks + self._settlements + self._slots.commands,

@@ -206,9 +206,6 @@ class Counts:
         found = sorted(self.endpoints.values(), key=lambda each: (-each.refused, -each.requests, each.name))
         return tuple(replace(each, statuses=Counter(dict(sorted(each.statuses.items())))) for each in found)
 
-    def rule_reports(self) -> tuple[RuleReport, ...]:
-        return tuple(self.rules.values())
-
     def ban_reports(self) -> tuple[BanReport, ...]:
         return tuple(
             BanReport(*rule[:5], len(clients), len(set(clients)), refused=self.rules[rule].refused - len(clients))

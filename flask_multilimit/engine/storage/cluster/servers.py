@@ -147,7 +147,8 @@ class Servers:
         address, only_once = self._hash_slots.owner(hash_slot), False
         for _ in range(MOST_SERVERS):
             try:
-                return question(self._asking(address) if only_once else self._at(address), failed_id)
+                server = self._at(address)
+                return question(self._storage_on(_Asking(server)) if only_once else server, failed_id)
             except StorageError as error:
                 failure, failed_id = error, error.check_id or failed_id
             redirection = redirection_of(failure, address)
@@ -219,21 +220,15 @@ class Servers:
             server = self._servers.setdefault(address, self._storage_on(self._nodes.client_at(address)))
         return server
 
-    def _asking(self, address: Address) -> RedisStorage:
-        return self._storage_on(_Asking(self._at(address)))
-
     def _storage_on(self, client: Any) -> RedisStorage:
         return RedisStorage(client, clock=self.clock, deadline=self.deadline)
 
     def _ask_for_hash_slots(self, address: Address) -> Any:
-        self._forget_servers_that_left()
+        """Also forget servers that the last answer did not name: where each new server has another address, there would
+        be more and more. Their connections are closed when no thread uses them any more."""
+        for left in self._servers.keys() - set(self._hash_slots.servers):
+            self._servers.pop(left, None)
         return self._at(address).ask(b"CLUSTER", b"SLOTS")
-
-    def _forget_servers_that_left(self) -> None:
-        """Forget servers that the last answer did not name: where each new server has another address, there would be
-        more and more. Their connections are closed when no thread uses them any more."""
-        for address in self._servers.keys() - set(self._hash_slots.servers):
-            self._servers.pop(address, None)
 
 
 class _Asking:

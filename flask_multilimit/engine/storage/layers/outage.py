@@ -340,7 +340,8 @@ class Outage:
                     charges = repeatable(charges) if admitted.may_be_charged else ()
                     for charge in charges:  # it may have been charged with its cost, so it is settled separately
                         del units[charge.hit.key]
-                    admitted.hits = tuple([_at_cost(hit, units.get(hit.key)) for hit in admitted.hits])
+                    # A hit that was settled at 0 no longer counts, so its cost stays.
+                    admitted.hits = tuple([replace(hit, cost=units.get(hit.key) or hit.cost) for hit in admitted.hits])
             elif self.breaker.state is not State.OPEN:
                 return False
             if charges:
@@ -448,11 +449,6 @@ class Outage:
         self.breaker.state = State.CLOSED
         self._workers = None
         self.pending.forget()
-
-
-def _at_cost(hit: Hit, units: int | None) -> Hit:
-    """``hit`` with the cost that its charge was settled at, if any. At 0, it no longer counts, so its cost stays."""
-    return replace(hit, cost=units) if units else hit
 
 
 def probes_like(hits: Iterable[Hit]) -> tuple[Hit, ...]:
