@@ -10,7 +10,11 @@ from __future__ import annotations
 
 from . import sliding_window
 from .base import NO_PARAMETERS, UNKNOWN, Outcome, Quota, plain_quota
-from .sliding_window import Log, charge, drop_future, recognise, reset_after
+from .sliding_window import Log
+from .sliding_window import charge as charge
+from .sliding_window import drop_future as drop_future
+from .sliding_window import recognise as recognise
+from .sliding_window import reset_after as reset_after
 
 PARAMETERS: frozenset[str] = NO_PARAMETERS
 
@@ -21,23 +25,6 @@ REMEMBERS_IDS = True
 INCLUDES = ("log",)
 
 quota = plain_quota
-
-# Not assignments (charge = sliding_window.charge): type checkers of users could infer other types for these.
-__all__ = [
-    "INCLUDES",
-    "MAX_COST",
-    "PARAMETERS",
-    "REMEMBERS_IDS",
-    "charge",
-    "drop_future",
-    "evaluate",
-    "quota",
-    "recognise",
-    "release_command",
-    "renew",
-    "reset_after",
-    "settle",
-]
 
 
 def evaluate(log: Log | None, quota: Quota, cost: int, now: int) -> Outcome:

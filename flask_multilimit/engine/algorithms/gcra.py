@@ -7,7 +7,11 @@ Without ``burst`` it is 1: units are evenly spaced, never two at once. (ITU-T I.
 from __future__ import annotations
 
 from .base import COUNTED, Quota, recognise_nothing
-from .rate import charge, drop_future, evaluate, reset_after, settle
+from .rate import charge as charge
+from .rate import drop_future as drop_future
+from .rate import evaluate as evaluate
+from .rate import reset_after as reset_after
+from .rate import settle as settle
 
 PARAMETERS = frozenset({"burst"})
 MAX_COST = COUNTED
@@ -15,21 +19,6 @@ REMEMBERS_IDS = False
 INCLUDES = ("numbers", "span", "rate")
 
 recognise = recognise_nothing
-
-# Not assignments (charge = rate.charge): type checkers of users could infer other types for these.
-__all__ = [
-    "INCLUDES",
-    "MAX_COST",
-    "PARAMETERS",
-    "REMEMBERS_IDS",
-    "charge",
-    "drop_future",
-    "evaluate",
-    "quota",
-    "recognise",
-    "reset_after",
-    "settle",
-]
 
 
 def quota(window: int, count: int, burst: int | None, max_delay: int | None) -> Quota:

@@ -13,7 +13,10 @@ from __future__ import annotations
 
 from . import rate
 from .base import COUNTED, NEVER, Outcome, Quota, recognise_nothing
-from .rate import charge, drop_future, reset_after, settle
+from .rate import charge as charge
+from .rate import drop_future as drop_future
+from .rate import reset_after as reset_after
+from .rate import settle as settle
 
 PARAMETERS = frozenset({"burst", "max_delay"})
 MAX_COST = COUNTED
@@ -27,21 +30,6 @@ LONGEST_QUEUE = 10**10
 """The most units in a queue. The arithmetic of the Lua twin is exact even beyond that (``span.lua``)."""
 
 recognise = recognise_nothing
-
-# Not assignments (charge = rate.charge): type checkers of users could infer other types for these.
-__all__ = [
-    "INCLUDES",
-    "MAX_COST",
-    "PARAMETERS",
-    "REMEMBERS_IDS",
-    "charge",
-    "drop_future",
-    "evaluate",
-    "quota",
-    "recognise",
-    "reset_after",
-    "settle",
-]
 
 
 def quota(window: int, count: int, burst: int | None, max_delay: int | None) -> Quota:

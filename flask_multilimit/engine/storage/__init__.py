@@ -24,17 +24,17 @@ from .base import (
 )
 from .evaluate import decide, settle
 from .layers.health import Health
-from .layers.stack import Layers, with_leases
+from .layers import Layers, with_leases
 from .memory import MemoryStorage
 from .schemes import DEFAULT_TIMEOUT, SCHEMES, Scheme, storage_from, storage_from_uri
 from .tallies import KeepsTallies, Tallies, Tally
 
 if TYPE_CHECKING:
-    from .cluster.storage import ClusterStorage
+    from .cluster import ClusterStorage
     from .layers.deny_cache import DenyCache
     from .layers.guard import GuardedStorage
     from .layers.leases import LeasingStorage
-    from .local.storage import LocalStorage
+    from .local import LocalStorage
     from .redis.storage import RedisStorage
 
 __all__ = [

@@ -147,11 +147,11 @@ class HoldsUnits(Protocol):
 
 
 LOADED_WHEN_USED = {
-    "ClusterStorage": "cluster.storage",
+    "ClusterStorage": "cluster",
     "DenyCache": "layers.deny_cache",
     "GuardedStorage": "layers.guard",
     "LeasingStorage": "layers.leases",
-    "LocalStorage": "local.storage",
+    "LocalStorage": "local",
     "RedisStorage": "redis.storage",
 }
 """Storages and layers whose modules are imported when they are first used: a process that needs neither them nor

@@ -14,7 +14,7 @@ from ...insight.standing import OF_OTHERS, BanStanding, ListStanding, RequestSta
 from ...insight.text import duration, local_time, plural
 from ...insight.traffic import looking
 from .. import console
-from .base import client_options, command, current_gate, options_for, require_shared_storage, shared_gate, show
+from . import client_options, command, current_gate, options_for, require_shared_storage, shared_gate, show
 
 MOST_SHOWN = 10
 """The most endpoints, and the most lines about refusals, that `why` shows."""

@@ -17,7 +17,7 @@ from ...observe.boards import alerts, dashboard
 from ...observe.metrics import NAMESPACE
 from ...serve.gate import AppGate
 from .. import console
-from .base import command, current_gate, show
+from . import command, current_gate, show
 
 ENVIRONMENT = "FLASK_"
 """The prefix that ``app.config.from_prefixed_env()`` reads."""

@@ -27,7 +27,7 @@ from ...insight.text import duration, instant, local_time, plural
 from ...serve.applier import ControlApplier
 from ...serve.gate import gate_of
 from .. import console
-from .base import Action, C, action_options, command, gathered, shared_gate, show, user_name, wants_json
+from . import Action, C, action_options, command, gathered, shared_gate, show, user_name, wants_json
 
 MOST_NAMED = 10
 """The most entries that an error names."""

@@ -9,7 +9,7 @@ import click
 from ...insight.doctor import Finding, Level, examine
 from ...insight.text import plural
 from .. import console
-from .base import command, current_gate, show, wants_json
+from . import command, current_gate, show, wants_json
 
 
 @command("doctor", short_help="Find problems, and say how to fix them.")

@@ -13,7 +13,7 @@ from ...engine import ConfigurationError
 from ...insight.limits import EndpointLimits, Limit, endpoint_limits, places_of
 from ...insight.text import plural
 from .. import console
-from .base import command, current_gate, show
+from . import command, current_gate, show
 
 
 @command("limits", short_help="List endpoints with their limits.")

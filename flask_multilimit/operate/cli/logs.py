@@ -26,7 +26,7 @@ from ..simulate.formats import expression, format_of
 from ..simulate.logged import MICROSECONDS, LoggedRequest, moment
 from ..simulate.reading import STANDARD_INPUT, LogFile, Logs
 from ..simulate.recorded import FILES, folders_of, recordings_of
-from .base import command, gathered, pairs_option
+from . import command, gathered, pairs_option
 
 C = TypeVar("C", bound=Callable[..., Any])
 

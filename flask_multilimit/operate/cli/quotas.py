@@ -20,7 +20,7 @@ from ...insight.standing import BanStanding, RuleStanding, requests_of
 from ...insight.text import duration, plural
 from ...serve.gate import AppGate
 from .. import console
-from .base import (
+from . import (
     Action,
     action_options,
     client_options,

@@ -16,7 +16,7 @@ from ..simulate.picture import draw_reports
 from ..simulate.questions import header_fields, limits_of, replay_of, run
 from ..simulate.replay_plan import Replacements
 from ..simulate.report import Report, RuleReport
-from .base import command, current_gate, pairs_option, show
+from . import command, current_gate, pairs_option, show
 from .logs import (
     LogOptions,
     cost_field_option,

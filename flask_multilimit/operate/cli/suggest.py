@@ -15,7 +15,7 @@ from ..simulate.picture import draw
 from ..simulate.questions import arrivals_of, share_from
 from ..simulate.suggest import Choice, Gap, Suggestion, Traffic, declaration, suggest_for, toml, traffic_of, windows_of
 from ..simulate.suggest import command as command_to_try
-from .base import command, show
+from . import command, show
 from .logs import (
     FILE,
     LogOptions,

@@ -18,7 +18,7 @@ from ...insight.text import duration, local_time, plural, rate
 from ...insight.traffic import EndpointTraffic, Now, RefusedClient, RuleTraffic, now
 from ...serve.gate import AppGate
 from .. import console
-from .base import command, shared_gate, show, wants_json
+from . import command, shared_gate, show, wants_json
 
 REFRESH_SECONDS = 1.0
 MOST_ROWS = 10

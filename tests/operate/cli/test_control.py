@@ -17,7 +17,7 @@ from flask.testing import FlaskClient
 
 from flask_multilimit import MultiLimit
 from flask_multilimit.insight.values import ROWS
-from flask_multilimit.operate.cli.base import user_name
+from flask_multilimit.operate.cli import user_name
 from flask_multilimit.serve.gate import gate_of
 from operate.cli.conftest import SHOP, Command, call
 from support.servers import Server

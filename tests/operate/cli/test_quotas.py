@@ -8,7 +8,7 @@ import pytest
 import redis
 from flask.testing import FlaskClient
 
-from flask_multilimit.operate.cli.base import user_name
+from flask_multilimit.operate.cli import user_name
 from flask_multilimit.operate.cli.quotas import MOST_SHOWN
 from operate.cli.conftest import Command, call
 from support.servers import Server
