@@ -23,8 +23,8 @@ from .base import (
     load,
 )
 from .evaluate import decide, settle
-from .layers.health import Health
 from .layers import Layers, with_leases
+from .layers.health import Health
 from .memory import MemoryStorage
 from .schemes import DEFAULT_TIMEOUT, SCHEMES, Scheme, storage_from, storage_from_uri
 from .tallies import KeepsTallies, Tallies, Tally

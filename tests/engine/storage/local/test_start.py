@@ -21,8 +21,8 @@ from engine.storage.local.users import HITS, MANY
 from flask_multilimit import MultiLimit, current_decision, rate_limiter
 from flask_multilimit.engine import ConfigurationError, GuardedStorage, Layers, Limiter, StorageError, storage_from_uri
 from flask_multilimit.engine.decision import FALLBACKS
+from flask_multilimit.engine.storage import local
 from flask_multilimit.engine.storage.local import server as local_server
-from flask_multilimit.engine.storage.local import storage as local
 from support.waiting import until
 
 NOBODY = 65_534
