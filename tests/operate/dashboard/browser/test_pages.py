@@ -79,15 +79,16 @@ def test_client_rule_and_count_fit_a_phone_screen(visit: Visit, shop: Shop) -> N
     assert all(found >= 3 and left >= 0 and right <= NARROW[0] for found, left, right in rows), rows
 
 
-def test_navigation_fits_a_phone_screen(visit: Visit, shop: Shop) -> None:
-    with visit(size=NARROW) as tab:
+@pytest.mark.parametrize("width", [NARROW[0], WIDE[0] // 4], ids=["phone", "400 percent"])
+def test_navigation_fits_a_narrow_screen(visit: Visit, shop: Shop, width: int) -> None:
+    with visit(size=(width, NARROW[1])) as tab:
         tab.page.goto(shop.url)
         ends = tab.page.evaluate(
             "[...document.querySelectorAll('.top nav a')].map(e => e.getBoundingClientRect().right)"
         )
 
     assert ends
-    assert max(ends) <= NARROW[0]
+    assert max(ends) <= width
 
 
 def test_numbers_are_grey_only_while_storage_is_down(visit: Visit, shop: Shop) -> None:
