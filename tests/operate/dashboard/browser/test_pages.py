@@ -91,6 +91,18 @@ def test_navigation_fits_a_narrow_screen(visit: Visit, shop: Shop, width: int) -
     assert max(ends) <= width
 
 
+def test_forced_colours_keep_the_key_of_the_chart_and_the_mark_of_the_page(visit: Visit, shop: Shop) -> None:
+    colours = """[[...document.querySelectorAll(".key:not(.near)")]
+        .map(each => getComputedStyle(each, "::before").backgroundColor),
+        [...document.querySelectorAll(".top nav a")].map(each => getComputedStyle(each).borderBottomColor)]"""
+    with visit(forced_colors="active") as tab:
+        tab.page.goto(shop.url)
+        keys, (page, *others) = tab.page.evaluate(colours)
+
+    assert len(set(keys)) == len(keys) == 3
+    assert page not in others
+
+
 def test_numbers_are_grey_only_while_storage_is_down(visit: Visit, shop: Shop) -> None:
     colors = (
         "[getComputedStyle(document.querySelector('.figures .number')).color, getComputedStyle(document.body).color]"
