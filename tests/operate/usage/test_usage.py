@@ -556,6 +556,11 @@ class TestPage:
 
         assert "<bdi>שלום</bdi> · 3 in 60 s" in ask(app, "/rate_limit", headers=HTML).text
 
+    def test_label_is_written_in_its_own_direction(self) -> None:
+        app = made(usage={"limits": {"mine": "שלום (API)"}})
+
+        assert "<h2><bdi>שלום (API)</bdi></h2>" in ask(app, "/rate_limit", headers=HTML).text
+
     def test_page_folds_unused_limits(self, app: Flask) -> None:
         assert "<details>" not in ask(app, "/rate_limit", headers=HTML).text
         statuses(app, "/search")
