@@ -105,7 +105,7 @@ class Wire:
             reply = line.ask(command, started)
         except BaseException as error:
             self._drop(line)
-            if isinstance(error, OSError):
+            if isinstance(error, (OSError, MemoryError)):
                 raise _as_redis_error(error) from error
             raise
         if isinstance(reply, Exception):
@@ -176,7 +176,7 @@ class Wire:
             answer = ask(*arguments)
         except BaseException as error:
             self._drop(line)
-            if isinstance(error, OSError):
+            if isinstance(error, (OSError, MemoryError)):
                 raise _as_redis_error(error) from error
             raise
         self._idle.append(line)
@@ -525,7 +525,7 @@ def _timer_ticks() -> bool:
 _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF) if hasattr(signal, "getitimer") else ()
 
 
-def _as_redis_error(error: OSError) -> RedisError:
+def _as_redis_error(error: OSError | MemoryError) -> RedisError:
     if isinstance(error, (TimeoutError, BlockingIOError)):
         return RedisTimeoutError("timed out")
-    return RedisConnectionError(str(error))
+    return RedisConnectionError(str(error) or "the reply needs more memory than there is")

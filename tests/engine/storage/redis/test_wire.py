@@ -89,6 +89,22 @@ def test_a_reply_that_comes_after_an_interrupt_is_never_read(wire: Wire, monkeyp
     assert ask(wire, b"ECHO", b"mine") == b"mine"
 
 
+def test_reply_that_announces_more_than_the_memory_holds_is_a_failure_of_the_server(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = take_idle_connection(wire)
+
+    def announces_billions() -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(line, "_gets", announces_billions)
+    wire._idle.append(line)
+    with pytest.raises(redis.ConnectionError, match="more memory than there is"):
+        ask(wire, b"ECHO", b"not mine")
+
+    assert ask(wire, b"ECHO", b"mine") == b"mine"
+
+
 def test_an_error_on_one_connection_closes_all_idle_ones(wire: Wire, redis_client: redis.Redis) -> None:
     line = take_idle_connection(wire)
     ask(wire, b"PING")
