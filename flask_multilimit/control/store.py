@@ -105,14 +105,14 @@ class StoreInMemory:
 
     def read(self, known: str) -> StoredDocument:
         """The document, unless its stamp is ``known``."""
-        with self._lock:
+        with self._lock():
             return StoredDocument(self._stamp, None if known == self._stamp else self._text, time.time())
 
     def write(self, seen: str, text: str, change: Change, *, lost: str = "") -> str | None:
         """Replace the document with the stamp ``seen``, and return the new stamp. If there is another document now,
         write nothing, and return ``None``. ``lost`` is the stamp of a lost document that is put back."""
         del lost  # nothing is lost before the process ends
-        with self._lock:
+        with self._lock():
             if self._stamp != seen:
                 return None
             self._stamp, self._text = f"{version_of(seen) + 1}-{token_hex(4)}", text
@@ -121,7 +121,7 @@ class StoreInMemory:
 
     def history(self, most: int) -> list[Change]:
         """The latest changes, the newest first."""
-        with self._lock:
+        with self._lock():
             return list(self._history)[:most]
 
 

@@ -136,7 +136,7 @@ class ControlFollower:
 
     def ask(self) -> None:
         """Ask the store once, even if it does not run: a change by a command must outlive the command."""
-        with self._lock:
+        with self._lock():
             try:
                 self._read_store()
             except StorageError as error:

@@ -56,7 +56,11 @@ class Lazy(Generic[T]):
 
 class LateLock:
     """A lock that is made when it is first used, for code that waits for I/O while it holds the lock: one that gevent
-    did not replace would stop all greenlets of a worker. A forked child makes its own."""
+    did not replace would stop all greenlets of a worker. A forked child makes its own.
+
+    Call it to get the lock itself for a ``with`` statement, which only then releases it whatever a signal handler
+    raises: methods in Python could be interrupted between the lock and the block.
+    """
 
     def __init__(self) -> None:
         self._after_fork_in_child()
@@ -68,11 +72,8 @@ class LateLock:
     def release(self) -> None:
         self._lock().release()
 
-    def __enter__(self) -> bool:
-        return self.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
+    def __call__(self) -> Any:
+        return self._lock()
 
     def _after_fork_in_child(self) -> None:
         self._lock: Lazy[Any] = Lazy(lambda: threading.Lock())  # noqa: PLW0108 - gevent may replace the class until then

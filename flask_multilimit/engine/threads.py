@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from math import inf
-from typing import Protocol
+from typing import Any, Protocol
 
 from .forks import Lazy, listed, notify_child
 from .text import SafeLogger
@@ -69,21 +69,23 @@ class Beat:
         """Run the task at the instant ``at`` of the clock or sooner; by default at once."""
         if at >= self.wakes_at:
             return
-        with self._condition():
+        lock, condition = self._condition()
+        with lock:
             if at >= self.wakes_at:
                 return
-            self.wakes_at = at
             if self._turn is None:
-                self._start()
+                self._start(at)
             else:
-                self._condition().notify_all()
+                condition.notify_all()
+                self.wakes_at = at  # last, because a signal handler may raise before it
 
     def close(self, *, wait: float = 0.0) -> bool:
         """Let the thread end, and wait for that at most ``wait`` seconds; return whether it has ended. A later
         :meth:`wake` starts another."""
-        with self._condition():
+        lock, condition = self._condition()
+        with lock:
             thread, self._turn, self.wakes_at = self._thread, None, NEVER
-            self._condition().notify_all()
+            condition.notify_all()
         if wait and thread is not None and thread is not threading.current_thread():
             thread.join(wait)
         return thread is None or not thread.is_alive()
@@ -94,15 +96,19 @@ class Beat:
         if self.close(wait=wait) and self._last is not None:
             self._last()
 
-    def _start(self) -> None:
-        """Start a thread. The caller holds the lock of the condition."""
-        turn = self._turn = object()
-        arguments = weakref.ref(self), self._condition(), turn
+    def _start(self, at: float) -> None:
+        """Start a thread that runs the task at the instant ``at``. The caller holds the lock of the condition."""
+        turn = object()
+        arguments = weakref.ref(self), self._condition()[1], turn
         thread = threading.Thread(target=_run, args=arguments, name=self._name, daemon=True)
         try:
+            self._turn, self.wakes_at = turn, at
             thread.start()
-        except RuntimeError as error:  # no thread left, or the interpreter is ending: the next wake tries again
+        except BaseException as error:  # the next wake tries again; a thread that did start ends
             self._turn, self.wakes_at = None, NEVER
+            if not isinstance(error, RuntimeError):  # as of a signal handler
+                raise
+            # No thread is left, or the interpreter is ending.
             self._logger.warning("Rate limits: could not start the background thread %s: %s", self._name, error)
         else:
             self._thread = thread
@@ -114,7 +120,7 @@ class Beat:
             self._logger.exception("Rate limits: %r raised in the background", self._task)
             pause = RETRY_SECONDS
         if pause is not None:
-            with self._condition():
+            with self._condition()[0]:
                 if self._turn is turn:
                     self.wakes_at = min(self.wakes_at, self._clock() + pause)
 
@@ -131,7 +137,7 @@ class Beat:
         return left
 
     def _end(self, turn: object) -> None:
-        with self._condition():
+        with self._condition()[0]:
             if self._turn is turn:
                 self._turn, self.wakes_at = None, NEVER
 
@@ -141,8 +147,15 @@ class Beat:
         self.wakes_at = NEVER
 
 
-def _new_condition() -> Lazy[threading.Condition]:
-    return Lazy(lambda: threading.Condition())  # noqa: PLW0108 - the class may be patched until then
+def _new_condition() -> Lazy[tuple[Any, threading.Condition]]:
+    """Makes a condition, late because the classes may be patched until then, and its lock: ``with condition`` is a
+    method in Python, which a signal handler may interrupt after it has taken the lock."""
+
+    def make() -> tuple[Any, threading.Condition]:
+        lock = threading.RLock()
+        return lock, threading.Condition(lock)
+
+    return Lazy(make)
 
 
 def _run(beating: weakref.ref[Beat], condition: threading.Condition, turn: object) -> None:

@@ -69,7 +69,7 @@ def paged(rows: Sequence[T], page: int, size: int = ROWS) -> tuple[Sequence[T], 
 
 def as_json(value: Any) -> Any:
     """A value as dicts, lists, text and numbers."""
-    with _adapter_lock:
+    with _adapter_lock():
         adapter = _make_adapter(cast("Hashable", type(value)))
     return adapter.dump_python(value, mode="json", by_alias=True)
 

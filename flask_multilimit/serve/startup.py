@@ -45,7 +45,7 @@ class Startup:
     def run(self) -> None:
         """Build all plans, so that a mistake shows at the first request and not at the hundredth."""
         notice_fork()
-        with self._lock:
+        with self._lock():
             if not self.checked:
                 state = self._in_force
                 warn_of_several_processes(state.app, state.settings, state.limiter)
@@ -74,7 +74,7 @@ class Startup:
         """Begin to follow changes, once in each process."""
         if not self.follows:
             notice_fork()
-            with self._lock:
+            with self._lock():
                 if not self.follows:
                     self.follows = True  # first: receivers of signals may call limited functions
                     try:

@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from math import inf
+from typing import Any
 
 import pytest
 
@@ -178,7 +179,7 @@ def test_close_knows_a_thread_that_another_one_starts_meanwhile() -> None:
     beat = background(task)
     condition = beat._condition
 
-    def wake_first() -> threading.Condition:
+    def wake_first() -> tuple[Any, threading.Condition]:
         beat._condition = condition
         beat.wake()
         assert task.begun.wait(PATIENCE)
@@ -221,7 +222,7 @@ def test_forked_child_can_start_its_thread_although_the_lock_was_held_at_the_for
     held, let_go = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with beat._condition():
+        with beat._condition()[0]:
             held.set()
             let_go.wait(PATIENCE)
 

@@ -62,9 +62,7 @@ class MemoryStorage:
         self._latest = 0  # the latest instant in any state
 
     def check(self, hits: tuple[Hit, ...], check_id: UUID | None = None) -> Decision:
-        lock = self._lock
-        lock.acquire()  # `with` would take longer than the work under the lock
-        try:
+        with self._lock:
             now = self._origin + monotonic_ns() // 1000 if self.clock is None else self.clock()
             if now >= self._forgetting.first_due:
                 self._sweep(now, SWEEPS * len(hits))
@@ -94,8 +92,6 @@ class MemoryStorage:
             if decision.reply[ALLOWED] or bans_of(hits):
                 self._record_written(hits, now, decision.reply)
             return decision
-        finally:
-            lock.release()
 
     def peek(self, hits: tuple[Hit, ...]) -> Decision:
         with self._lock:

@@ -136,7 +136,7 @@ class Outbox:
         if self._ahead is None:
             with suppress(StorageError):  # sending reports it
                 self._ahead = self._storage.tallies([self._source]).at - self._clock()
-        with self._lock:
+        with self._lock():
             ahead = self._ahead or 0.0
             counts.begun = [ban._replace(began=ban.began + ahead, until=ban.until + ahead) for ban in counts.begun]
             now = self._clock() + ahead
@@ -153,7 +153,7 @@ class Outbox:
     def send(self) -> bool:
         """Send the waiting batches, each in one command. Return whether any is left."""
         while True:
-            with self._lock:
+            with self._lock():
                 if not self._waiting:
                     return False
                 batch = self._waiting[0]
@@ -168,7 +168,7 @@ class Outbox:
             except StorageError as error:
                 self._log(error)
                 return True
-            with self._lock:
+            with self._lock():
                 self._ahead = at - self._clock()
                 if self._waiting and self._waiting[0] is batch:
                     self._waiting.pop(0)

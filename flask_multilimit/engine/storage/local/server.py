@@ -128,7 +128,7 @@ class LocalServer:
         :class:`StorageError`.
         """
         failures = self._failures
-        with self._lock:
+        with self._lock():
             if self.found:
                 return
             if self._error is not None and failures != self._failures:
@@ -146,7 +146,7 @@ class LocalServer:
 
     def leave(self) -> None:
         """Stop using the server. It ends if no other process uses it."""
-        with self._lock:
+        with self._lock():
             self.found = False
             self._leave()
 

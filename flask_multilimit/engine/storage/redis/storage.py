@@ -66,7 +66,7 @@ class ReleaseBatcher:
         """Return when ``release`` has been called with ``slots``, perhaps among others and by another thread. If it
         failed, call each ``lost``."""
         self._queue.append((slots, lost))
-        with self._releasing:
+        with self._releasing():
             batch = [self._queue.popleft() for _ in range(len(self._queue))]
             if not batch:  # another thread has released these slots, too
                 return

@@ -89,7 +89,7 @@ def test_forked_child_releases_slots_while_its_parent_does() -> None:
     batcher, released = ReleaseBatcher(), list[Slot]()
     slot = Slot(bytes(16), hits()[0])
     batcher._queue.append(([slot], print))
-    thread, let_go = in_the_middle_of(batcher._releasing)
+    thread, let_go = in_the_middle_of(batcher._releasing())
 
     def release() -> None:
         batcher.release([slot], print, released.extend)
@@ -102,7 +102,7 @@ def test_forked_child_releases_slots_while_its_parent_does() -> None:
 
 def test_forked_child_gets_a_late_lock_of_its_own() -> None:
     lock = LateLock()
-    thread, let_go = in_the_middle_of(lock)
+    thread, let_go = in_the_middle_of(lock())
 
     assert exit_code_of_child(lock.acquire) == 0
     let_go.set()
@@ -207,7 +207,7 @@ def test_two_forks_at_once_leave_no_lock_of_a_guard_held(workers: Workers) -> No
 def test_two_forks_at_once_leave_no_lock_of_a_local_server_held(tmp_path: Path) -> None:
     server = LocalServer(tmp_path)
 
-    assert forked_twice_while([server._lock], server.leave) == [0, 0]
+    assert forked_twice_while([server._lock()], server.leave) == [0, 0]
     assert comes_to_an_end(server.leave)
 
 

@@ -1,0 +1,63 @@
+"""Exceptions that come from anywhere, such as those of signal handlers: whatever they interrupt works afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+from threading import Thread
+
+import pytest
+
+from flask_multilimit.engine import Limiter, Rule, hits_for
+from flask_multilimit.engine.storage.redis.storage import ReleaseBatcher
+from flask_multilimit.engine.threads import Beat
+from support.interrupts import interrupted
+from support.waiting import SECONDS, until
+
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+def check() -> Callable[[], object]:
+    limiter, both = Limiter(), [Rule(60, 5), Rule(60, 5, algorithm="token_bucket")]
+    hits = hits_for(both, scope="api", subject="ip:203.0.113.7")
+    return lambda: limiter.check(hits)
+
+
+def release() -> Callable[[], object]:
+    batcher = ReleaseBatcher()
+    return lambda: batcher.release([], print, lambda _: None)
+
+
+def wake() -> Callable[[], object]:
+    beat = Beat(lambda: None, name="multilimit-interrupted")
+    return beat.wake
+
+
+@pytest.mark.parametrize("made", [check, release, wake])
+def test_interrupted_thread_leaves_no_lock_locked(made: Callable[[], Callable[[], object]]) -> None:
+    act = made()
+    for point in interrupted(act):
+        another = Thread(target=act, daemon=True)
+        another.start()
+        another.join(SECONDS)
+        assert not another.is_alive(), point
+
+
+def test_beat_runs_its_task_although_the_start_of_its_thread_was_interrupted() -> None:
+    runs = count(1)
+    last = 0
+
+    def task() -> None:
+        nonlocal last
+        last = next(runs)
+
+    beat = Beat(task, name="multilimit-interrupted")
+
+    def run() -> None:
+        beat.wake()
+        until(lambda: not beat.running)
+
+    for _ in interrupted(run):
+        before = last
+        beat.wake()
+        until(lambda before=before: last > before)  # type: ignore[misc]
