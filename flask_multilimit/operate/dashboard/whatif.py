@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,7 +24,6 @@ from werkzeug.exceptions import BadRequest, Forbidden, TooManyRequests
 from ...declare.subjects import EVERYONE, LimitType, type_name_of
 from ...engine import ConfigurationError, Rule
 from ...engine.errors import brief, message_of
-from ...engine.forks import LateLock
 from ...engine.rules import changed
 from ...engine.text import LONGEST_NAME, Phrase, visible_page
 from ...insight.limits import places_of
@@ -100,7 +100,9 @@ WORDS = {
 
 TEMPLATES.globals["remarks"] = REMARKS
 
-_reading = LateLock()
+_readers: dict[int, object] = {}
+"""Who reads a log, by process: a forked child begins without. No lock, because a signal handler may raise between the
+taking of a lock and the block that releases it."""
 
 
 @dataclass(frozen=True)
@@ -214,12 +216,14 @@ def of_upload(form: WhatIfForm, log: FileStorage) -> WhatIf:
 @contextmanager
 def _one_at_a_time() -> Iterator[None]:
     """Read no other log in this process meanwhile, as it takes seconds. Raises :exc:`TooManyRequests`."""
-    if not _reading.acquire(blocking=False):
-        raise TooManyRequests(BUSY, retry_after=5)
+    process, reader = os.getpid(), object()
     try:
+        if _readers.setdefault(process, reader) is not reader:
+            raise TooManyRequests(BUSY, retry_after=5)
         yield
     finally:
-        _reading.release()
+        if _readers.get(process) is reader:
+            del _readers[process]
 
 
 def _by_hash(type_name: str) -> Mapping[str, str]:

@@ -162,7 +162,7 @@ def test_uploads_of_one_author_are_rate_limited(ada: FlaskClient) -> None:
 
 def test_only_one_log_is_read_at_a_time(app: Flask, ada: FlaskClient, tmp_path: Path) -> None:
     Recorder(app, tmp_path).close()
-    with whatif._reading:
+    with whatif._one_at_a_time():
         uploaded, shown, asked = upload(ada), ada.get(PAGE), api_answer(ada, "")
 
     assert [each.status_code for each in (uploaded, shown, asked)] == [429, 429, 429]
