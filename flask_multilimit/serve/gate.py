@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -34,7 +33,7 @@ from .headers import describe, latest_refusal, unshared
 from .refusal import AccessDenied, RateLimitExceeded, Refusals, answer_refusals
 from .settle import Settlement, require_response
 from .startup import Startup, validate_when_app_runs, validate_when_flask_run_has_loaded
-from .state import NO_PLAN, NOT_ASKED, Access, AppState, Record, Records
+from .state import NO_PLAN, NOT_ASKED, Access, AppState, Record, Records, replace_method
 
 if TYPE_CHECKING:
     from .access import AccessLists, Listed
@@ -78,11 +77,9 @@ class AppGate(AppState):
         for error handlers, unless its ``on_rejected`` has made the response: frameworks that format all errors would
         answer with another.
         """
-        preprocess, dispatch = self.app.preprocess_request, self.app.dispatch_request
-        process = self.app.process_response
+        preprocess, process = self.app.preprocess_request, self.app.process_response
 
-        @functools.wraps(preprocess)
-        def preprocess_request(*arguments: Any) -> Any:
+        def preprocess_request(_: Flask, *arguments: Any) -> Any:
             record = self._begin_request()
             try:
                 try:
@@ -101,8 +98,31 @@ class AppGate(AppState):
                 return refusal.response
             return answer
 
-        @functools.wraps(dispatch)
-        def dispatch_request(*arguments: Any) -> Any:
+        def process_response(_: Flask, *arguments: Any) -> Response:
+            record, own = self._records.current(), None
+            if record is not None and (record.refused or latest_refusal(record.decisions) is not None):
+                own = arguments[-1].headers.get("Cache-Control")
+            response = unshared(process(*arguments))
+            record = record or self._records.current()
+            if record is not None and (record.decisions or record.refused):
+                if record.open_charges:
+                    response = self.settlement.at_response(response, record)
+                describe(response, record.decisions, self.settings, self._secret, refused=record.refused, own=own)
+            return response
+
+        self.limiter.follow(self.apply_overrides)
+        validate_when_flask_run_has_loaded(self.startup)
+        validate_when_app_runs(self.app, self.startup)
+        replace_method(self.app, "process_response", process_response)
+        replace_method(self.app, "preprocess_request", preprocess_request)
+        self._surround_dispatch()
+        answer_refusals(self.app)
+
+    def _surround_dispatch(self) -> None:
+        """Check requests that end above the decorators of their view."""
+        dispatch = self.app.dispatch_request
+
+        def dispatch_request(_: Flask, *arguments: Any) -> Any:
             try:
                 try:
                     answer = dispatch(*arguments)
@@ -118,26 +138,7 @@ class AppGate(AppState):
                 return refusal.response
             return answer
 
-        @functools.wraps(process)
-        def process_response(*arguments: Any) -> Response:
-            record, own = self._records.current(), None
-            if record is not None and (record.refused or latest_refusal(record.decisions) is not None):
-                own = arguments[-1].headers.get("Cache-Control")
-            response = unshared(process(*arguments))
-            record = record or self._records.current()
-            if record is not None and (record.decisions or record.refused):
-                if record.open_charges:
-                    response = self.settlement.at_response(response, record)
-                describe(response, record.decisions, self.settings, self._secret, refused=record.refused, own=own)
-            return response
-
-        self.limiter.follow(self.apply_overrides)
-        validate_when_flask_run_has_loaded(self.startup)
-        validate_when_app_runs(self.app, self.startup)
-        self.app.process_response = process_response  # type: ignore[assignment, method-assign]
-        self.app.preprocess_request = preprocess_request  # type: ignore[method-assign]
-        self.app.dispatch_request = dispatch_request  # type: ignore[method-assign]
-        answer_refusals(self.app)
+        replace_method(self.app, "dispatch_request", dispatch_request)
 
     def _begin_request(self) -> Record | None:
         """Look up the plan of the current request, and turn away denied addresses."""

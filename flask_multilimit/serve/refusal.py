@@ -31,6 +31,7 @@ from ..engine.text import LONGEST_PREFERENCE
 from ..plan.hits import AppliedLimits
 from ..signals import log_once_a_minute
 from .headers import CONCURRENT_REQUESTS, headers_of
+from .state import replace_method
 
 if TYPE_CHECKING:
     from .access import Listed
@@ -437,13 +438,12 @@ _REFUSALS = (RateLimitExceeded, AccessDenied, StorageUnavailable)
 def answer_refusals(app: Flask) -> None:
     """Answer a refusal in an error handler of ``app`` like one in a view. Flask alone would answer every exception of
     an error handler with a server error."""
-    app.handle_user_exception = _wrap_handling(app, app.handle_user_exception)  # type: ignore[method-assign]
-    app.handle_exception = _wrap_last_handling(app, app.handle_exception)  # type: ignore[method-assign]
+    replace_method(app, "handle_user_exception", _wrap_handling(app.handle_user_exception))
+    replace_method(app, "handle_exception", _wrap_last_handling(app.handle_exception))
 
 
-def _wrap_handling(app: Flask, handle: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(handle)
-    def handle_user_exception(*arguments: Any) -> Any:
+def _wrap_handling(handle: Callable[..., Any]) -> Callable[..., Any]:
+    def handle_user_exception(app: Flask, *arguments: Any) -> Any:
         try:
             answer = handle(*arguments)
         except _REFUSALS as refusal:
@@ -469,11 +469,10 @@ def _answer_to(handle: Callable[..., Any], context: list[Any], refusal: Exceptio
         return second
 
 
-def _wrap_last_handling(app: Any, handle: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_last_handling(handle: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap the handling of server errors (500), whose own exceptions would reach the WSGI server."""
 
-    @functools.wraps(handle)
-    def handle_exception(*arguments: Any) -> Any:
+    def handle_exception(app: Any, *arguments: Any) -> Any:
         *context, error = arguments  # Flask 3.2 passes its context, too
         try:
             return handle(*arguments)

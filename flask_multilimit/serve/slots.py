@@ -10,7 +10,6 @@ call of the decorated function.
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,7 @@ from flask.globals import request_ctx
 
 from ..declare.advice import Holder
 from ..engine.slots import KEEPER
+from .state import replace_method
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIEnvironment
@@ -77,14 +77,13 @@ def release_when_requests_end(app: Flask) -> None:
     request_finished.connect(_at_response, app)
     teardown = app.do_teardown_request
 
-    @functools.wraps(teardown)
-    def do_teardown_request(*arguments: Any, **options: Any) -> None:
+    def do_teardown_request(_: Flask, *arguments: Any, **options: Any) -> None:
         try:
             teardown(*arguments, **options)
         finally:  # if a function of the app raises, Flask sends no signal
             _at_teardown()
 
-    app.do_teardown_request = do_teardown_request  # type: ignore[method-assign]
+    replace_method(app, "do_teardown_request", do_teardown_request)
 
 
 def _at_response(sender: Flask, response: Response, **_: Any) -> None:

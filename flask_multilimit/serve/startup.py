@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -21,7 +20,7 @@ from ..engine.storage.layers.health import count_workers
 from ..engine.text import SafeLogger
 from ..engine.threads import in_master_of_uwsgi, threads_run
 from .applier import ControlApplier
-from .state import AppState
+from .state import AppState, replace_method
 
 
 class Startup:
@@ -168,12 +167,11 @@ def validate_when_app_runs(app: Flask, startup: Startup) -> None:
     """Validate the limits of ``app`` before ``app.run()`` starts the server."""
     run = app.run
 
-    @functools.wraps(run)
-    def run_app(*arguments: Any, **options: Any) -> None:
+    def run_app(_: Flask, *arguments: Any, **options: Any) -> None:
         startup.validate()
         run(*arguments, **options)
 
-    app.run = run_app  # type: ignore[method-assign]
+    replace_method(app, "run", run_app)
 
 
 def _settings_of_flask_limiter(app: Flask) -> list[str]:

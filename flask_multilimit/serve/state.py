@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from types import MethodType
 from typing import TYPE_CHECKING, Any, Literal
 
 from flask import Flask, Request, g
@@ -138,6 +140,14 @@ class Records:
                 record.decisions[place] = decision
                 return each
         return None
+
+
+def replace_method(app: Flask, name: str, function: Callable[..., Any]) -> None:
+    """Put ``function`` in place of a method of ``app``. It is a method, too: a tool that wraps it, such as Scout APM,
+    asks it for the app."""
+    original = getattr(app, name)
+    functools.update_wrapper(function, getattr(original, "__func__", original))
+    setattr(app, name, MethodType(function, app))
 
 
 def _name_for(app: Flask) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -101,6 +102,21 @@ def test_request_that_reaches_the_view_is_one_check(
 
     assert [ask(app, headers={"Authorization": "me"}).status_code for _ in range(4)] == [200, 200, 200, 429]
     assert storage.windows == [[*SHARED, OWN]] * 4
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["preprocess_request", "dispatch_request", "process_response", "handle_user_exception", "handle_exception", "run"],
+)
+def test_what_replaces_a_method_of_the_app_says_whose_method_it_is(app: Flask, name: str) -> None:
+    signature = inspect.signature(getattr(app, name))
+
+    MultiLimit(app)
+
+    method = getattr(app, name)
+    assert method.__self__ is app
+    assert method.__name__ == name
+    assert inspect.signature(method) == signature
 
 
 def test_header_fields_show_shared_limits_when_the_view_is_not_reached(limited: Callable[..., Flask]) -> None:
