@@ -68,6 +68,7 @@ class AppGate(AppState):
         self._refusals = Refusals(self.app, on_rejected=self.on_rejected)
         self._lists = AccessCheck(self, self._refusals, self._records)
         self.settlement: Settlement = Settlement(self, self._records)
+        self._dispatch: Callable[..., Any] | None = None
 
     def install(self) -> None:
         """Put the gate around the handling of each request.
@@ -119,8 +120,11 @@ class AppGate(AppState):
         answer_refusals(self.app)
 
     def _surround_dispatch(self) -> None:
-        """Check requests that end above the decorators of their view."""
+        """Check requests that end above the decorators of their view. At the first request, too, if another extension
+        has replaced the method meanwhile, as Flask-DebugToolbar does."""
         dispatch = self.app.dispatch_request
+        if getattr(dispatch, "__func__", None) is self._dispatch:
+            return
 
         def dispatch_request(_: Flask, *arguments: Any) -> Any:
             try:
@@ -138,12 +142,14 @@ class AppGate(AppState):
                 return refusal.response
             return answer
 
+        self._dispatch = dispatch_request
         replace_method(self.app, "dispatch_request", dispatch_request)
 
     def _begin_request(self) -> Record | None:
         """Look up the plan of the current request, and turn away denied addresses."""
         if not self.startup.finished:
             self.startup.run()
+            self._surround_dispatch()
         if not self.settings.enabled:
             return None
         request = current_request()

@@ -104,6 +104,16 @@ def test_request_that_reaches_the_view_is_one_check(
     assert storage.windows == [[*SHARED, OWN]] * 4
 
 
+@pytest.mark.parametrize("decorator", [login_required, aborting, failing, never_called])
+def test_shared_limits_are_charged_when_another_extension_replaces_the_dispatch(
+    limited: Callable[[Callable[..., Any]], Flask], decorator: Callable[..., Any]
+) -> None:
+    app = limited(decorator)
+    app.dispatch_request = functools.partial(Flask.dispatch_request, app)  # type: ignore[method-assign]
+
+    assert [status == 429 for status in statuses(app, *"////")] == [False, False, False, True]
+
+
 @pytest.mark.parametrize(
     "name",
     ["preprocess_request", "dispatch_request", "process_response", "handle_user_exception", "handle_exception", "run"],
