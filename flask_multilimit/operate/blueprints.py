@@ -19,6 +19,7 @@ from ..engine import ConfigurationError
 from ..engine.errors import brief, check_text
 from ..engine.text import LONGEST_PREFERENCE
 from ..insight.text import duration
+from ..serve.headers import cache_fields
 
 STRICT = {
     "X-Frame-Options": "DENY",
@@ -47,6 +48,8 @@ class StrictBlueprint(Blueprint):
         if sender.blueprints.get(request.blueprint or "") is self:
             response.headers.update({**STRICT, "Content-Security-Policy": self._policy()})
             if request.endpoint != f"{request.blueprint}.static" or response.status_code >= HTTPStatus.BAD_REQUEST:
+                for name in cache_fields(response):
+                    del response.headers[name]
                 response.headers["Cache-Control"] = "no-store"
             if not self._may_be_shared:
                 response.headers.pop("Access-Control-Allow-Origin", None)

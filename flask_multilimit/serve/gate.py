@@ -29,7 +29,7 @@ from ..plan.sources import UNMATCHED_SCOPE
 from ..signals import limit_event, limits_checked, notify, request_denied, request_rejected, shadow_rejected
 from .applier import ControlApplier
 from .audience import AppAudience, check_and_report, key_of, report, report_bans, send_signals
-from .headers import describe, latest_refusal, unshared
+from .headers import cache_fields, describe, latest_refusal, unshared
 from .refusal import AccessDenied, RateLimitExceeded, Refusals, answer_refusals
 from .settle import Settlement, require_response
 from .startup import Startup, validate_when_app_runs, validate_when_flask_run_has_loaded
@@ -102,13 +102,15 @@ class AppGate(AppState):
         def process_response(_: Flask, *arguments: Any) -> Response:
             record, own = self._records.current(), None
             if record is not None and (record.refused or latest_refusal(record.decisions) is not None):
-                own = arguments[-1].headers.get("Cache-Control")
+                own = cache_fields(arguments[-1])
             response = unshared(process(*arguments))
             record = record or self._records.current()
             if record is not None and (record.decisions or record.refused):
                 if record.open_charges:
                     response = self.settlement.at_response(response, record)
-                describe(response, record.decisions, self.settings, self._secret, refused=record.refused, own=own)
+                return describe(
+                    response, record.decisions, self.settings, self._secret, refused=record.refused, own=own
+                )
             return response
 
         self.limiter.follow(self.apply_overrides)

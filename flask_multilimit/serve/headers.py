@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import base64
 import math
+import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from hashlib import blake2b
@@ -38,6 +39,7 @@ R = TypeVar("R", bound=Response)
 CONCURRENT_REQUESTS: Final = "concurrent-requests"
 """Quota unit of draft-ietf-httpapi-ratelimit-headers for requests in progress."""
 NO_STORE = ("Cache-Control", "no-store")
+_OF_CACHES = re.compile("(?i)(.+-)?cache-control|(surrogate|edge)-control|x-accel-expires")
 REQUESTS = "requests"
 """Quota unit of the same, for rules that say nothing else."""
 
@@ -121,25 +123,34 @@ def headers_of(fields: Fields) -> Headers:
     return headers
 
 
+def cache_fields(response: Response) -> dict[str, str]:
+    """``Cache-Control``, and the fields that some shared caches obey in its place (RFC 9213), by name in lower case."""
+    return {name.lower(): value for name, value in Headers(response.headers) if _OF_CACHES.fullmatch(name)}
+
+
 def describe(
-    response: Response,
+    response: R,
     decisions: Sequence[Decision],
     settings: Settings,
     secret: bytes = b"",
     *,
     refused: bool = False,
-    own: str | None = None,
-) -> None:
+    own: Mapping[str, str] | None = None,
+) -> R:
     """Add the header fields for all limits that were checked for the request; ``refused``: by something else. ``own``
-    is the ``Cache-Control`` that a refusal had before ``after_request`` functions, which may give it to every
-    response."""
+    are the :func:`cache_fields` that a refusal had before ``after_request`` functions, which may give them to every
+    response. Returns the response to send."""
     fields = None
     if settings.headers == "draft-11" and len(decisions) == 1 and not secret and not refused:
         fields = draft_11_fast(decisions[0], settings)
     fields = fields or _fields(decisions, settings, response, secret, refused=refused, own=own)
+    if fields and fields[0] is NO_STORE:
+        for name in cache_fields(response):
+            response = without_field(response, name)
     # First, because another thread may copy the response meanwhile.
     response.headers.multilimit_added = fields  # type: ignore[attr-defined]
     _put(response.headers, fields)
+    return response
 
 
 def _fields(
@@ -149,13 +160,13 @@ def _fields(
     secret: bytes,
     *,
     refused: bool,
-    own: str | None,
+    own: Mapping[str, str] | None,
 ) -> Sequence[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     wait, refusal = None, latest_refusal(decisions)
     if refusal is not None or refused:
         is_refusal = response.status_code in ({403, 429, 503} if refused else {429, 503})
-        if is_refusal or own is None or response.headers.get("Cache-Control") != own:
+        if is_refusal or "cache-control" not in (own or {}) or cache_fields(response) != own:
             found.append(NO_STORE)  # caches may store other statuses by default, for all clients
         wait = _retry_after(refusal, settings) if refusal is not None and is_refusal and not refused else None
         if wait is not None:

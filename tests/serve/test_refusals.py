@@ -228,6 +228,26 @@ def test_retry_after_and_cache_control_of_the_app_are_replaced(limited_app: Flas
     assert response.headers.getlist("Cache-Control") == ["no-store"]
 
 
+@pytest.mark.parametrize("field", ["CDN-Cache-Control", "surrogate-control", "Edge-Control", "X-Accel-Expires"])
+@pytest.mark.parametrize("status", [429, 202])
+def test_no_cache_has_a_field_of_its_own_that_lets_it_store_a_refusal(
+    limited_app: Flask, limited: FlaskClient, status: int, field: str
+) -> None:
+    kept = Response("busy", status, {"Cache-Control": "private"})
+    limited_app.register_error_handler(429, lambda _: kept)
+    limited_app.add_url_rule("/busy", "busy", lambda: kept)
+
+    @limited_app.after_request
+    def cached(response: Response) -> Response:
+        response.headers[field] = "60"
+        return response
+
+    answer, shown = refusal(limited), limited.get("/busy")
+
+    assert (answer.text, field in answer.headers, answer.headers["Cache-Control"]) == ("busy", False, "no-store")
+    assert (shown.text, shown.headers[field], shown.headers["Cache-Control"]) == ("busy", "60", "private")
+
+
 class TestErrorHandlers:
     @pytest.mark.parametrize("registered", [429, RateLimitExceeded, TooManyRequests, MultiLimitError, HTTPException])
     def test_handler_gets_the_exception_with_its_decision(

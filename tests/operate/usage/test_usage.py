@@ -533,12 +533,14 @@ class TestPage:
         @app.after_request
         def share(response: Response) -> Response:  # as Flask-CORS does
             response.headers["Access-Control-Allow-Origin"] = "https://shop.example"
+            response.headers["CDN-Cache-Control"] = "max-age=60"
             return made_public(response)
 
         answer = ask(app, "/rate_limit")
 
         assert answer.headers["Access-Control-Allow-Origin"] == "https://shop.example"
         assert answer.headers.getlist("Cache-Control") == ["no-store"]
+        assert "CDN-Cache-Control" not in answer.headers
 
     def test_page_escapes_labels_and_queries(self) -> None:
         evil = "<script>alert(1)</script>\u202e"
