@@ -125,7 +125,7 @@ class AppGate(AppState):
         """Check requests that end above the decorators of their view. At the first request, too, if another extension
         has replaced the method meanwhile, as Flask-DebugToolbar does."""
         dispatch = self.app.dispatch_request
-        if getattr(dispatch, "__func__", None) is self._dispatch:
+        if getattr(dispatch, "__func__", dispatch) is self._dispatch:
             return
 
         def dispatch_request(_: Flask, *arguments: Any) -> Any:

@@ -114,6 +114,16 @@ def test_shared_limits_are_charged_when_another_extension_replaces_the_dispatch(
     assert [status == 429 for status in statuses(app, *"////")] == [False, False, False, True]
 
 
+def test_shared_limits_are_charged_when_the_dispatch_was_no_method_before(
+    app: Flask, storage: RecordingStorage
+) -> None:
+    app.dispatch_request = functools.partial(Flask.dispatch_request, app)  # type: ignore[method-assign]
+    MultiLimit(app, storage=storage, application_limits="3/hour")
+    app.get("/")(never_called(rate_limiter(rules="50/second")(view())))
+
+    assert statuses(app, *"////") == [200, 200, 200, 429]
+
+
 @pytest.mark.parametrize(
     "name",
     ["preprocess_request", "dispatch_request", "process_response", "handle_user_exception", "handle_exception", "run"],
