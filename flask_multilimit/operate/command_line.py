@@ -23,7 +23,7 @@ COMMANDS: dict[str, str] = {
     "check": "check",
     "why": "check",
     "config": "config",
-    "doctor": "doctor",
+    "doctor": "config",
     "grafana": "config",
     "keys": "quotas",
     "limits": "limits",

@@ -1,10 +1,11 @@
-"""``flask multilimit config``: the settings in force; ``schema``, ``alerts``, ``grafana``: files for other programs."""
+"""``flask multilimit config`` shows the settings in force, ``doctor`` problems; ``schema``, ``alerts`` and ``grafana``
+print files for other programs."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import click
 
@@ -12,12 +13,14 @@ from ...config import PREFIX
 from ...declare.data import json_schema
 from ...engine.errors import brief
 from ...engine.storage.addresses import redacted
+from ...insight.doctor import Finding, Level, examine
 from ...insight.limits import places_of
+from ...insight.text import plural
 from ...observe.boards import alerts, dashboard
 from ...observe.metrics import NAMESPACE
 from ...serve.gate import AppGate
 from .. import console
-from . import command, current_gate, show
+from . import command, current_gate, show, wants_json
 
 ENVIRONMENT = "FLASK_"
 """The prefix that ``app.config.from_prefixed_env()`` reads."""
@@ -53,6 +56,50 @@ def _setting(gate: AppGate, field: str) -> Setting:
         source = f"environment ({ENVIRONMENT}{name})" if ENVIRONMENT + name in os.environ else "app.config"
     shown = redacted(value) if field == "storage_uri" else brief(value)
     return Setting(name, shown, source)
+
+
+@command("doctor", short_help="Find problems, and say how to fix them.")
+def doctor_command() -> None:
+    """Find problems with limits and storage, and say how to fix them. The exit code is 1 if something is wrong."""
+    findings = []
+    for finding in examine(current_gate()):
+        findings.append(finding)
+        if not wants_json():
+            console.write(_finding_lines(finding))
+    wrong = sum(finding.level == "wrong" for finding in findings)
+    warnings = sum(finding.level == "warning" for finding in findings)
+    show(lambda: ["", _summary(wrong, warnings)], healthy=not wrong, findings=findings)
+    if wrong:
+        raise click.exceptions.Exit(1)
+
+
+_STYLES: dict[Level, dict[str, Any]] = {
+    "ok": {"fg": "green"},
+    "hint": {"fg": "cyan"},
+    "warning": {"fg": "yellow", "bold": True},
+    "wrong": {"fg": "red", "bold": True},
+}
+_INDENT = 24
+"""Columns that the mark and the name of a finding take."""
+
+
+def _finding_lines(finding: Finding) -> list[str]:
+    mark = "WRONG" if finding.level == "wrong" else finding.level
+    lines = console.paragraph(finding.text, indent=_INDENT, first="\0" * _INDENT)
+    lines[0] = (
+        console.style(f"{mark:<9}", **_STYLES[finding.level]) + f"{finding.name:<{_INDENT - 9}}" + lines[0].lstrip("\0")
+    )
+    if finding.remedy and finding.level != "ok":
+        lines += console.paragraph(finding.remedy, indent=_INDENT + 2, first=" " * _INDENT + "> ")
+    return lines
+
+
+def _summary(wrong: int, warnings: int) -> str:
+    if wrong:
+        return console.style(f"{plural(wrong, 'problem')} found.", fg="red", bold=True)
+    if warnings:
+        return console.style(f"No problems found, {plural(warnings, 'warning')}.", fg="yellow", bold=True)
+    return console.style("No problems found.", fg="green", bold=True)
 
 
 @click.command("schema", short_help="Print the JSON Schema of a file of limits.")
