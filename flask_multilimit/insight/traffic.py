@@ -395,7 +395,6 @@ class TrafficMemory:
         return self._rolling.series(name, self.last, slices)
 
     def names(self) -> Iterable[tuple[str, ...]]:
-        """The names of all amounts that are not 0."""
         return self._rolling.names()
 
     def rate(self, *name: str) -> float:

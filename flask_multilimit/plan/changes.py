@@ -25,7 +25,7 @@ LARGEST_SHARE = 1000
 
 
 class ChangeValidator:
-    """Tries changes on copies of an app's plans."""
+    """Tries changes on copies of an app's plans, as the :class:`.ChangedApp` of control."""
 
     def __init__(self, declared: Plans, plans_with: Callable[[Sequence[Override]], Plans], *, ipv6_prefix: int) -> None:
         """``declared`` are the plans without overrides, and ``plans_with`` makes those with some."""
@@ -40,7 +40,6 @@ class ChangeValidator:
         return differences(*(self._plans_with(self._fitting(each.overrides)) for each in (before, after)))
 
     def idle(self, document: Document) -> set[str]:
-        """The ids of overrides that apply to nothing in the app."""
         found = set()
         for each in self._fitting(document.overrides):
             alone = self._plans_with([each])
@@ -49,12 +48,9 @@ class ChangeValidator:
         return found
 
     def unfit(self, document: Document) -> dict[str, ConfigurationError]:
-        """By the ids of overrides, why they do not fit the limits of the app."""
         return fitting(document.overrides, self._plans_with)[1]
 
     def validate(self, document: Document, entry: Override | Listing) -> None:
-        """Raise :class:`ConfigurationError` if limits like those of ``document``, with the new ``entry``, could not be
-        declared."""
         if isinstance(entry, Override):
             self._plans_with(self._fitting(document.overrides, but=entry))
             if entry.who is not None:

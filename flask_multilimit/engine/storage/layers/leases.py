@@ -236,7 +236,6 @@ class LeasingStorage:
                 self._leases.pop(key, None)
 
     def on_units(self, call: Callable[[Sequence[str]], object]) -> None:
-        """From now on, ``call``, too, with the keys of which this process has units again."""
         self._told += (call,)
 
     def close(self) -> None:
