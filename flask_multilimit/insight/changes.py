@@ -138,7 +138,10 @@ def changes_in_force(gate: AppGate) -> ChangesInForce:
 
 def entries(gate: AppGate, *, kind: str = "", q: str = "", page: int = 1, rows: int = ROWS) -> Entries:
     """The changes in force, as the storage has them; if it does not answer, those that this process knows."""
-    document, problem = _newest(gate)
+    try:
+        document, problem = Document(entries=gate.applier.control.entries()), ""
+    except (StorageError, ConfigurationError) as error:
+        document, problem = document_in_force(gate), with_remedy(error)
     kind = kind if kind in KINDS else ""
     wanted = [
         each
@@ -160,13 +163,6 @@ def entries(gate: AppGate, *, kind: str = "", q: str = "", page: int = 1, rows: 
         at=gate.applier.time() - gate.applier.follower.age,
         paging=paging,
     )
-
-
-def _newest(gate: AppGate) -> tuple[Document, str]:
-    try:
-        return Document(entries=gate.applier.control.entries()), ""
-    except (StorageError, ConfigurationError) as error:
-        return document_in_force(gate), with_remedy(error)
 
 
 def _idle(gate: AppGate, entries: Iterable[Override | Listing]) -> set[str]:

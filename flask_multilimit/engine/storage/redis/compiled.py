@@ -78,14 +78,9 @@ def _shape_with_bans(hits: tuple[Hit, ...]) -> Shape | None:
     )
 
 
-def can_be_compiled(shape: Shape) -> bool:
-    """Whether all algorithms of ``shape`` are of this package."""
-    return all(algorithm_of(each.algorithm) in SHIPPED for each in shape)
-
-
 def compiled(shape: Shape) -> Script:
-    """The script of ``shape``, which :func:`can_be_compiled`. KEYS are the keys of the hits. ARGV are the id of the
-    check; and the boundaries of calendars, if there are calendars."""
+    """The script of ``shape``, whose algorithms are all of this package. KEYS are the keys of the hits. ARGV are the id
+    of the check; and the boundaries of calendars, if there are calendars."""
     hits = [_Hit(i, shaped) for i, shaped in enumerate(shape, 1)]
     calendars = [f"h{hit.i}" for hit in hits if hit.name == CALENDAR]
     allowed = " and ".join(f"w{hit.i} == 0" for hit in hits)
@@ -274,7 +269,7 @@ class Shapes:
             return None
         known = self._compiled.get(shape) or self._counted.get(shape)
         if known is None:
-            if not can_be_compiled(shape):
+            if not all(algorithm_of(each.algorithm) in SHIPPED for each in shape):
                 return None
             known = self._counted[shape] = KnownShape(shape)
             if len(self._counted) > MOST_COUNTED:

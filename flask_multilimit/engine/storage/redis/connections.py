@@ -182,13 +182,9 @@ class _TlsInTime(SSLConnection):
         authorities = self.ca_certs, self.ca_path, self.ca_data
         own = self.certfile, self.keyfile, self.certificate_password
         since_redis_py_5_1 = getattr(self, "ssl_min_version", None), getattr(self, "ssl_ciphers", None)
-        changed = tuple(_changed_at(file) for file in (self.ca_certs, self.certfile, self.keyfile) if file)
+        files = [Path(file) for file in (self.ca_certs, self.certfile, self.keyfile) if file]
+        changed = tuple(file.stat().st_mtime_ns if file.exists() else 0 for file in files)  # certificates are renewed
         return _context(authorities, own, self.cert_reqs, self.check_hostname, since_redis_py_5_1, changed)
-
-
-def _changed_at(file: str) -> int:
-    """When ``file`` was last changed, because certificates are renewed; 0 if it does not exist."""
-    return Path(file).stat().st_mtime_ns if Path(file).exists() else 0
 
 
 _ThreePaths = tuple["str | None", "str | None", "str | None"]
