@@ -81,7 +81,9 @@ def release_when_requests_end(app: Flask) -> None:
         try:
             teardown(*arguments, **options)
         finally:  # if a function of the app raises, Flask sends no signal
-            _at_teardown()
+            slots = _current_slots()
+            if slots is not None and not slots.server_has_body:
+                slots.end()
 
     replace_method(app, "do_teardown_request", do_teardown_request)
 
@@ -91,12 +93,6 @@ def _at_response(sender: Flask, response: Response, **_: Any) -> None:
         return
     if not isinstance(response.get_app_iter, _HoldingBodyMaker):  # a view may return the same object again and again
         response.get_app_iter = _HoldingBodyMaker(response.get_app_iter)  # type: ignore[method-assign]
-
-
-def _at_teardown() -> None:
-    slots = _current_slots()
-    if slots is not None and not slots.server_has_body:
-        slots.end()
 
 
 def _current_slots() -> RequestHolder | None:

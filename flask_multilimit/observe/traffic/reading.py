@@ -232,12 +232,9 @@ class TrafficWatch:
             self._next = now + SECONDS
             with suppress(StorageError):  # the guard and the outbox report it; the known bans stay
                 self._known = now, self._reader.bans()
-                self.top_shares = self._top_shares(self._known[1].begun)
+                bans = {(ban.endpoint, ban.rule) for ban in self._known[1].begun}
+                self.top_shares = top_shares(self._reader.read(SHARE_SECONDS).total, bans=bans, shared=self._shared)
         return bool(self.in_force() or self.top_shares)
-
-    def _top_shares(self, begun: Iterable[BanBegun]) -> Mapping[str, float]:
-        bans = {(ban.endpoint, ban.rule) for ban in begun}
-        return top_shares(self._reader.read(SHARE_SECONDS).total, bans=bans, shared=self._shared)
 
     def in_force(self) -> Mapping[tuple[str, str], int]:
         """The number of bans that hold now, by endpoint and name of the ban, without asking the storage."""

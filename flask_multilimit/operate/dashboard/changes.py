@@ -67,11 +67,6 @@ class Proposal:
     """Why it must be confirmed."""
     status: int = 200
 
-    @property
-    def is_filled_in(self) -> bool:
-        """Whether the form was filled in, and not only opened."""
-        return "for" in self.given or "lasting" in self.given
-
 
 def read(arguments: MultiDict[str, str]) -> dict[str, str]:
     """The fields of a form that are filled in."""
@@ -85,7 +80,7 @@ def propose(gate: AppGate, given: Mapping[str, str]) -> Proposal:
     if given["kind"] not in KINDS:
         unknown = _unknown("kind", given["kind"], f"{', '.join(KINDS[:-1])} or {KINDS[-1]}")
         return _failed(Proposal({**given, "kind": KINDS[0]}), unknown)
-    if not opened.is_filled_in:
+    if "for" not in given and "lasting" not in given:  # the form was not filled in
         return opened
     if not given.get("reason"):
         return Proposal(given, {"reason": NO_REASON}, status=400)
