@@ -54,8 +54,9 @@ class HeaderType(_Callable):
 
 
 class ChargeWhenStatus(_Callable):
-    """``charge_when`` by the status of the response: numbers such as 401, and classes such as ``"4xx"``. Raises
-    :class:`ConfigurationError` for anything else."""
+    """``charge_when`` by the status of the response: numbers such as 401, and classes such as ``"4xx"``; 200 stands for
+    206, too, because a client may ask for all of a file as a part of it. Raises :class:`ConfigurationError` for
+    anything else."""
 
     def __init__(self, given: object) -> None:
         several = (given,) if isinstance(given, (int, str, bytes)) or not isinstance(given, Iterable) else tuple(given)
@@ -65,7 +66,7 @@ class ChargeWhenStatus(_Callable):
                 "response"
             )
         super().__init__(f"charge_when={list(several)}")
-        self._statuses = frozenset(several)
+        self._statuses = {*several, *([206] if 200 in several else [])}
 
     def __call__(self, response: Any) -> bool:
         status: int = response.status_code

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from flask import Flask, Response, abort, request
+from flask import Flask, Response, abort, request, send_file
 
 from flask_multilimit import MultiLimit, current_decision, rate_limiter
 from flask_multilimit.signals import Event, limit_event
@@ -131,6 +131,13 @@ class TestFinalResponse:
         with pytest.raises(ZeroDivisionError):
             ask(app)
         assert statuses(app, "/") == [429]
+
+    def test_a_file_is_charged_although_the_client_asks_for_all_of_it_as_a_part(self, app: Flask) -> None:
+        MultiLimit(app)
+        limiter = rate_limiter(rules="1/minute", charge_when=[200])
+        app.add_url_rule("/", "file", limiter(lambda: send_file(__file__)))
+
+        assert statuses(app, "/", "/", headers={"Range": "bytes=0-"}) == [206, 429]
 
     @pytest.mark.parametrize("charge_when", ["4xx", [404], ["5xx", 404], 404, (404,), {404}], ids=str)
     def test_statuses_can_be_given_in_place_of_a_condition(
