@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from io import IOBase
-from typing import Any, cast
+from typing import cast
 
-from flask import Response, has_request_context, request
-from werkzeug.wrappers import Response as BaseResponse
-from werkzeug.wsgi import ClosingIterator, FileWrapper
+from flask import Response, has_request_context
 
 from ..declare.advice import Bill, Holder, app_in_force, holder_of_call
 from ..declare.limiter import Declaration
@@ -29,7 +26,7 @@ from ..plan.hits import Applied, AppliedLimits
 from ..signals import log_once_a_minute
 from .audience import report
 from .headers import without_field
-from .slots import holder_of_request, is_sent_by_server, release_when_requests_end
+from .slots import holder_of_request, is_complete, release_when_requests_end
 from .state import AppState, Record, Records
 
 MOST_OPEN = 1000
@@ -99,7 +96,7 @@ class Settlement:
         """Settle the charges that depend on ``response``; those of a stream when it is closed. Returns the response to
         send."""
         declarations = _settling_in(record)
-        at_close = [] if _is_complete(response) else [each for each in declarations if _is_known_at_the_end(each)]
+        at_close = [] if is_complete(response) else [each for each in declarations if _is_known_at_the_end(each)]
         self._settle_now(response, record, record, [each for each in declarations if each not in at_close])
         for each in declarations:
             if isinstance(each.settle, SettleByHeader) and each.settle_header == "remove":
@@ -265,22 +262,6 @@ def require_response(settling: Sequence[Applied]) -> None:
 def _settling_in(bill: Bill) -> list[Declaration]:
     """The limiters that settle its charges."""
     return [limiter.declaration for _, limiters in bill.open_charges for limiter in limiters]
-
-
-def _is_complete(response: BaseResponse) -> bool:
-    """Whether no code of the app runs any more to make the response. Of what Werkzeug calls streams, only files and the
-    pages of errors are complete; the app may make any other while it is sent, whatever length it announces."""
-    if response.is_sequence or "Content-Length" not in response.headers:
-        return response.is_sequence
-    body: Any = response.response
-    if response.status_code == 206:  # the part of a file that was asked for
-        body = getattr(body, "iterable", body)
-    if isinstance(body, (FileWrapper, IOBase)) or is_sent_by_server(body, request.environ):
-        return True
-    while isinstance(body, ClosingIterator):  # the page of an error is read from a response, which is closed then
-        closing = getattr(body, "_callbacks", ())  # private; if Werkzeug drops it, the page is settled as a stream
-        body = getattr(closing[-1], "__self__", None) if closing else None
-    return isinstance(body, BaseResponse) and _is_complete(body)
 
 
 def _is_known_at_the_end(declaration: Declaration) -> bool:

@@ -12,10 +12,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from io import IOBase
 from typing import TYPE_CHECKING, Any
 
-from flask import Flask, Response, request_finished
+from flask import Flask, Response, request, request_finished
 from flask.globals import request_ctx
+from werkzeug.wrappers import Response as BaseResponse
+from werkzeug.wsgi import ClosingIterator, FileWrapper
 
 from ..declare.advice import Holder
 from ..engine.slots import KEEPER
@@ -89,7 +92,7 @@ def release_when_requests_end(app: Flask) -> None:
 
 
 def _at_response(sender: Flask, response: Response, **_: Any) -> None:
-    if _current_slots() is None or (sender.testing and response.is_sequence):
+    if _current_slots() is None or (sender.testing and is_complete(response)):
         return
     if not isinstance(response.get_app_iter, _HoldingBodyMaker):  # a view may return the same object again and again
         response.get_app_iter = _HoldingBodyMaker(response.get_app_iter)  # type: ignore[method-assign]
@@ -110,16 +113,32 @@ class _HoldingBodyMaker:
         body, slots = self._make_body(environ), _current_slots()
         if slots is None:
             return body
-        if not (is_sent_by_server(body, environ) and _release_on_close(body, slots)):
+        if not (_is_sent_by_server(body, environ) and _release_on_close(body, slots)):
             body = _HoldingBody(body, slots)
         slots.server_has_body = True
         return body
 
 
-def is_sent_by_server(body: Iterable[bytes], environ: WSGIEnvironment) -> bool:
+def _is_sent_by_server(body: Iterable[bytes], environ: WSGIEnvironment) -> bool:
     """Whether ``body`` is the server's own wrapper of a file, which it may hand to the system instead of reading it."""
     wrapper = environ.get("wsgi.file_wrapper")
     return isinstance(wrapper, type) and isinstance(body, wrapper)
+
+
+def is_complete(response: BaseResponse) -> bool:
+    """Whether no code of the app runs any more to make the response. Of what Werkzeug calls streams, only files and the
+    pages of errors are complete; the app may make any other while it is sent, whatever length it announces."""
+    if response.is_sequence or "Content-Length" not in response.headers:
+        return response.is_sequence
+    body: Any = response.response
+    if response.status_code == 206:  # the part of a file that was asked for
+        body = getattr(body, "iterable", body)
+    if isinstance(body, (FileWrapper, IOBase)) or _is_sent_by_server(body, request.environ):
+        return True
+    while isinstance(body, ClosingIterator):  # the page of an error is read from a response, which is closed then
+        closing = getattr(body, "_callbacks", ())  # private; if Werkzeug drops it, the page is settled as a stream
+        body = getattr(closing[-1], "__self__", None) if closing else None
+    return isinstance(body, BaseResponse) and is_complete(body)
 
 
 def _release_on_close(body: Any, slots: RequestHolder) -> bool:

@@ -73,9 +73,11 @@ def test_slot_is_in_use_until_the_response_is_closed(app: Flask) -> None:
 def test_complete_response_in_testing_mode_needs_no_close(app: Flask) -> None:
     app.testing = True
     app.add_url_rule("/", "index", two_at_once(lambda: "ok"))
+    app.add_url_rule("/missing", "missing", two_at_once(lambda: abort(404)))
     app.add_url_rule("/stream", "stream", two_at_once(lambda: iter("ab")))
 
     assert [get(app).status_code for _ in range(5)] == [200] * 5
+    assert [response.status_code for response in [get(app, "/missing") for _ in range(5)]] == [404] * 5
     with app.test_client() as client:  # it ends a request when the next one begins
         assert [client.get("/").status_code for _ in range(5)] == [200] * 5
     assert in_use(app, "index") == 0
