@@ -7,11 +7,14 @@ from itertools import count
 from threading import Thread
 
 import pytest
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from flask_multilimit.engine import Limiter, Rule, hits_for
 from flask_multilimit.engine.storage.redis.storage import ReleaseBatcher
 from flask_multilimit.engine.threads import Beat
 from support.interrupts import interrupted
+from support.servers import Server
 from support.waiting import SECONDS, until
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -61,3 +64,16 @@ def test_beat_runs_its_task_although_the_start_of_its_thread_was_interrupted() -
         before = last
         beat.wake()
         until(lambda before=before: last > before)  # type: ignore[misc]
+
+
+def test_interrupted_client_object_gives_nobody_the_standing_of_another(server: Server) -> None:
+    limiter, subjects = Limiter(server.client(retry=Retry(NoBackoff(), 1))), count()
+
+    def standing(subject: str) -> int:
+        return limiter.check(hits_for(Rule(60, 9999), scope="api", subject=subject)).remaining
+
+    for number in range(3):
+        standing(f"user:{number % 2}")
+    for point in interrupted(lambda: standing("user:0"), of="redis"):
+        assert standing(f"user:new{next(subjects)}") == 9998, point
+    limiter.close()

@@ -14,29 +14,29 @@ class Interrupt(BaseException):
     """Raised by no code of ours."""
 
 
-def interrupted(act: Callable[[], object]) -> Iterator[str]:
+def interrupted(act: Callable[[], object], *, of: str = "flask_multilimit") -> Iterator[str]:
     """Call ``act`` again and again, and raise :class:`Interrupt` in it at another point each time. Yield the point
     after the call; end when a call meets no more points.
 
     CPython raises what a signal handler raises when a function begins, and when a call of a function in C returns. Only
-    this package is interrupted, and what it calls of ``threading``.
+    the package ``of`` this name is interrupted, and what it calls of ``threading``.
     """
     for number in count():
-        point = _call_and_interrupt(act, number)
+        point = _call_and_interrupt(act, number, of)
         if point is None:
             return
         yield point
 
 
-def _is_ours(frame: FrameType) -> bool:
-    return "flask_multilimit" in frame.f_code.co_filename or frame.f_code.co_filename == threading.__file__
+def _is_in(package: str, frame: FrameType) -> bool:
+    return f"/{package}/" in frame.f_code.co_filename or frame.f_code.co_filename == threading.__file__
 
 
-def _call_and_interrupt(act: Callable[[], object], number: int) -> str | None:
+def _call_and_interrupt(act: Callable[[], object], number: int, package: str) -> str | None:
     met, points = count(), list[str]()
 
     def profile(frame: FrameType, event: str, argument: Any) -> None:
-        if event in {"call", "c_return"} and not points and _is_ours(frame) and next(met) == number:
+        if event in {"call", "c_return"} and not points and _is_in(package, frame) and next(met) == number:
             points.append(f"{frame.f_code.co_filename}:{frame.f_lineno} {event} {argument}")
             raise Interrupt(*points)
 

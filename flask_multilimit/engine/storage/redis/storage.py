@@ -245,7 +245,8 @@ class RedisStorage:
         with self._client.pipeline(transaction=False) as pipeline:
             for command in commands:
                 pipeline.execute_command(*command)
-            replies: list[Any] = pipeline.execute(raise_on_error=False)  # it would show the command, with subjects
+            # An error raised by redis-py would show the command, with subjects.
+            replies: list[Any] = self._by_client(pipeline.execute, False)
         for reply in replies:
             if isinstance(reply, Exception):
                 raise reply
@@ -280,7 +281,7 @@ class RedisStorage:
         with self._client.pipeline(transaction=False) as pipeline:
             for key in keys:
                 pipeline.pttl(key)
-            ttls = self._command(pipeline.execute)
+            ttls = self._command(self._by_client, pipeline.execute)
         return [
             StoredKey(key if isinstance(key, str) else key.decode(errors="replace"), None if ttl < 0 else ttl / 1000)
             for key, ttl in zip(keys, ttls, strict=True)
@@ -291,7 +292,7 @@ class RedisStorage:
         """Run ``script``. Its reply may be long, so each step has the timeout of the sockets."""
         self._deadline.stop()
         all_arguments = [script.encode(), b"%d" % len(keys), *[key.encode() for key in keys], *arguments]
-        return self._command(self._client.execute_command, "EVAL", *all_arguments)
+        return self._command(self._by_client, self._client.execute_command, "EVAL", *all_arguments)
 
     def close(self) -> None:
         if self._wire is not None:
@@ -346,7 +347,19 @@ class RedisStorage:
     def _send(self, *command: bytes) -> Any:
         if self._wire is not None:
             return self._wire.ask(command_of(*command), self._deadline.started)
-        return self._client.execute_command(command[0].decode(), *command[1:])
+        return self._by_client(self._client.execute_command, command[0].decode(), *command[1:])
+
+    def _by_client(self, ask: Callable[..., Any], *arguments: Any) -> Any:
+        """What ``ask``, of the client, returns. If it raises anything but an error of ``redis``, such as the exception
+        of a signal handler, the client may keep a connection with an unread answer, and take that for the answer to its
+        next command: about another subject. So close its idle connections."""
+        try:
+            return ask(*arguments)
+        except RedisError:
+            raise
+        except BaseException:
+            self._disconnect_idle()
+            raise
 
     def _call_of(
         self, driver: str, hits: tuple[Hit, ...], mode: bytes, check_id: bytes, *more: int
@@ -413,8 +426,12 @@ class RedisStorage:
         replica stays alive, so they would not end by themselves."""
         if self._wire is not None:
             self._wire.close()
+        if self._owns_client or is_replica:
+            self._disconnect_idle()
+
+    def _disconnect_idle(self) -> None:
         pool = getattr(self._client, "connection_pool", None)
-        if pool is not None and (self._owns_client or is_replica):
+        if pool is not None:
             with suppress(TypeError):  # BlockingConnectionPool before redis-py 7 closes those in use, too, or none
                 pool.disconnect(inuse_connections=False)
 
