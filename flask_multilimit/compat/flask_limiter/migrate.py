@@ -86,7 +86,8 @@ class Writer:
             if ":" not in name:  # otherwise a with statement, by its place in the code
                 yield from self._moves_of_function(name, list(limits))
         for name, limits in registry.blueprints.items():
-            below = [each for each in self._state.app.view_functions if name in each.split(".")[:-1]]
+            registered = [f"{path}." for path, each in self._state.app.blueprints.items() if each.name == name]
+            below = [each for each in self._state.app.view_functions if each.startswith(tuple(registered))]
             yield from (_on_blueprint(self._move(f'blueprint "{name}"', each, below)) for each in limits)
         for name, flags in registry.exempt_names.items():
             yield _exemption(_short(name), flags, [])

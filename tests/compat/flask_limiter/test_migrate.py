@@ -201,13 +201,14 @@ def test_per_method_becomes_one_limiter_for_each_method(
     assert_printed_declarations_run(app)
 
 
-def test_limits_per_method_of_a_blueprint_and_of_all_views_name_the_methods_of_their_routes() -> None:
+@pytest.mark.parametrize("registered", ["api", "other"])
+def test_limits_per_method_of_a_blueprint_and_of_all_views_name_the_methods_of_their_routes(registered: str) -> None:
     app = limited(default_limits=["9/minute"], default_limits_per_method=True, methods=("GET", "POST"))
     blueprint = Blueprint("api", __name__)
     blueprint.add_url_rule("/api", "view", search, methods=("PUT", "DELETE"))
     for state in InForce.all_of(app):
         state.limiter.limit("3/minute", per_method=True)(blueprint)
-    app.register_blueprint(blueprint)
+    app.register_blueprint(blueprint, name=registered)
 
     found = re.findall(r'rules="(.*)", methods=\["(\w+)"\]\)', printed(app))
 
