@@ -133,6 +133,7 @@ def test_text_of_settings_hides_the_password_of_the_storage() -> None:
         ("redis://h?retry=3", "retry is not possible with a URI: give a client object of redis"),
         ("redis://h?encoding_errors=nonsense", "leave out encoding and encoding_errors"),
         ("redis://h?encoding=utf-16&decode_responses=1", "leave out encoding and encoding_errors"),
+        ("redis://h?encoding=latin-1&decode_responses=1", "leave out encoding and encoding_errors"),
         ("unix:///run/redis.sock?retry=3", "retry is not possible with a URI: give a client object of redis"),
         ("redis+sentinel://h/shop?retry=3", "retry is not possible with a URI: give a client object of redis"),
         (

@@ -155,8 +155,8 @@ def _check_options(connection: Any) -> None:
 
 
 def _can_read(encoder: Any) -> bool:
-    """Whether replies of a server, whose numbers and names are ASCII, can be read."""
+    """Whether replies of a server, with texts of ours in UTF-8, can be read."""
     with suppress(LookupError, UnicodeError):
         lookup_error(encoder.encoding_errors)
-        return encoder.decode(b"1") in {b"1", "1"}
+        return encoder.decode("é".encode()) in {"é", "é".encode()}
     return False
