@@ -74,16 +74,16 @@ def unshared(response: R) -> R:
         if is_first:
             headers.multilimit_added = ()  # type: ignore[attr-defined]
     if not is_first:
-        fields = list(headers)  # first, because another thread names the fields that it adds before it adds them
-        added = headers.multilimit_added  # type: ignore[attr-defined]
-        response = _copy_with(response, [field for field in fields if field not in added])
+        response = own_copy(response)
         response.headers.multilimit_added = ()  # type: ignore[attr-defined]
     return response
 
 
 def own_copy(response: R) -> R:
-    """A copy whose fields can be changed: the app may send ``response`` again, at another path."""
-    return _copy_with(response, [*Headers(response.headers)])
+    """A copy whose fields can be changed, without those of another request: the app may send ``response`` again."""
+    fields = [*Headers(response.headers)]  # first, because another thread names the fields that it adds before it adds
+    added = getattr(response.headers, "multilimit_added", ())
+    return _copy_with(response, [field for field in fields if field not in added])
 
 
 def without_field(response: R, name: str) -> R:

@@ -10,7 +10,7 @@ from flask.testing import FlaskClient
 from werkzeug.exceptions import ServiceUnavailable
 from werkzeug.test import create_environ, run_wsgi_app
 
-from flask_multilimit import MultiLimit
+from flask_multilimit import IP, MultiLimit, rate_limiter
 from flask_multilimit.dashboard import Dashboard
 from flask_multilimit.engine import ConfigurationError
 from flask_multilimit.engine.text import LONGEST_PREFERENCE
@@ -149,6 +149,17 @@ def test_response_that_the_app_sends_on_all_paths_keeps_its_own_fields_elsewhere
     assert (ours["X-Frame-Options"], ours["Cache-Control"]) == ("DENY", "no-store")
     assert own["Content-Security-Policy"] == "img-src *"
     assert {"X-Frame-Options", "Cache-Control", "Vary"}.isdisjoint(own.keys())
+
+
+def test_response_of_a_view_in_place_of_a_page_does_not_tell_the_quota_of_another_client() -> None:
+    app, kept = made(), redirect("/login")
+    app.add_url_rule("/kept", "kept", rate_limiter(type=IP, rules="2/minute")(lambda: kept))
+    app.before_request(lambda: kept if request.path == ROOT else None)
+
+    limited, ours = (app.test_client().get(path).headers for path in ("/kept", ROOT))
+
+    assert "RateLimit" in limited
+    assert (ours["Location"], "RateLimit" in ours) == ("/login", False)
 
 
 def test_no_other_site_may_read_pages_although_the_app_lets_it_read_everything(app: Flask, ada: FlaskClient) -> None:
