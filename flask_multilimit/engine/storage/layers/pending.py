@@ -4,7 +4,7 @@ use, and settlements."""
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 from uuid import UUID
@@ -161,8 +161,9 @@ class PendingCharges:
             return
         decisions = self._storage.check_many(list(checks.values()), [UUID(bytes=check_id) for check_id in checks])
         self.charged += len(checks)
-        for decision in decisions:
-            self._fill_up(decision)
+        kept = dict(batch)
+        for check_id, decision in zip(checks, decisions, strict=True):
+            self._fill_up(decision, {key for key, _ in kept[check_id].excess})
 
     def _charge_each(self, batch: Sequence[tuple[bytes, Admitted]]) -> None:
         """Charge the checks one by one, because one of them cannot be charged."""
@@ -175,15 +176,15 @@ class PendingCharges:
                 self.given_up += 1
                 self._log(item[1].hits, error)
 
-    def _fill_up(self, decision: Decision) -> None:
+    def _fill_up(self, decision: Decision, settled: Container[str]) -> None:
         """For each charge that did not fit, take all that is left. Later charges of the batch may have taken some of
-        what was left then. A charge that was settled at more than its bucket holds becomes a debt."""
+        what was left then. A charge that was ``settled`` beyond its cost, by its key, becomes a debt."""
         if not any(retry_afters(decision.reply)):  # usually, and there may be thousands of charges
             return
         statuses = list(decision.statuses)
         while statuses:
             status = statuses.pop()
-            if status.hit.cost > status.hit.rule.quota.burst:
+            if not status.allowed and status.hit.key in settled:
                 self._storage.settle(decision.id, (Charge(replace(status.hit, cost=0), 0, status.hit.cost),))
             elif not status.allowed and status.remaining:
                 statuses += self._storage.check((replace(status.hit, cost=status.remaining),)).statuses

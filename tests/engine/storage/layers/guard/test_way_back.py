@@ -275,13 +275,18 @@ def test_check_of_an_outage_without_an_estimate_is_settled_before_and_after_its_
 
 
 @pytest.mark.parametrize("algorithm", sorted(RATES))
-def test_debt_of_a_check_in_an_outage_refuses_as_long_as_any_other(workers: Workers, algorithm: str) -> None:
+@pytest.mark.parametrize("settled", [(50,), (8, 8)], ids=["beyond the bucket", "beyond what is left in it"])
+def test_debt_of_checks_in_an_outage_refuses_as_long_as_any_other(
+    workers: Workers, algorithm: str, settled: tuple[int, ...]
+) -> None:
     limiter = workers.limiter
     before, during = (hits(rule(algorithm, 3600, 9), scope=scope) for scope in ("before", "during"))
-    limiter.settle(limiter.check(before), 50)
+    for units in settled:
+        limiter.settle(limiter.check(before), units)
     workers.break_down()
 
-    limiter.settle(limiter.check(during), 50)
+    for units in settled:
+        limiter.settle(limiter.check(during), units)
     workers.mend()
 
     assert workers.storage.check(during).retry_after == workers.storage.check(before).retry_after > 0
