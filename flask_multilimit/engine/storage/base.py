@@ -140,8 +140,7 @@ class HoldsUnits(Protocol):
     """A layer that holds units, charged in advance, and reports when it has units again."""
 
     def on_units(self, call: Callable[[Sequence[str]], object]) -> None:
-        """From now on, ``call``, too, with the keys of which this process has units again: a method, whose object this
-        does not keep alive."""
+        """From now on, ``call``, too, with the keys of which this process has units again."""
 
     def __len__(self) -> int:
         """The number of quotas of which it has had units, spent or not."""

@@ -25,7 +25,6 @@ from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import cast
 from uuid import UUID
-from weakref import WeakMethod
 
 from ...decision import FALLBACKS, Charge, Decision
 from ...errors import StorageError
@@ -168,7 +167,7 @@ class LeasingStorage:
         check_storage(wrapped, "LeasingStorage")
         check_clock(clock)
         self.wrapped = wrapped
-        self._told: tuple[WeakMethod[Callable[[Sequence[str]], object]], ...] = ()
+        self._told: tuple[Callable[[Sequence[str]], object], ...] = ()
         """Called, under the lock, with keys of which this process has units again: an earlier refusal by the storage is
         no longer valid here. Several apps may share this layer, each with a deny cache of its own."""
         self.shared: bool = wrapped.shared
@@ -237,7 +236,7 @@ class LeasingStorage:
                 self._leases.pop(key, None)
 
     def on_units(self, call: Callable[[Sequence[str]], object]) -> None:
-        self._told = (*(each for each in self._told if each() is not None), WeakMethod(call))
+        self._told += (call,)
 
     def close(self) -> None:
         """Give back the units that are not spent."""
@@ -350,9 +349,8 @@ class LeasingStorage:
                 self.wrapped.settle(UUID(bytes=check_id), (charge,))
 
     def _on_units(self, key: str) -> None:
-        for each in self._told:
-            if (call := each()) is not None:
-                call((key,))
+        for call in self._told:
+            call((key,))
 
     def _release(self, question: _Question, *, charged: bool) -> None:
         """End the question. If nothing was charged, put back what the leases have paid. The caller holds the lock."""

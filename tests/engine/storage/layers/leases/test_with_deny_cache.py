@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import weakref
 from collections.abc import Callable
 from uuid import UUID
 
@@ -69,11 +67,3 @@ def test_leased_units_that_another_thread_returns_are_not_refused(apps: int) -> 
 
     assert answers == [False]
     assert storage.check(leased).allowed
-
-
-def test_leases_do_not_keep_the_deny_caches_of_dropped_apps() -> None:
-    leases = LeasingStorage(Shared())
-    dropped = weakref.ref(DenyCache(leases))
-    gc.collect()
-
-    assert dropped() is None
