@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from flask import Flask, Request, Response, has_request_context
@@ -29,7 +30,7 @@ from ..plan.sources import UNMATCHED_SCOPE
 from ..signals import limit_event, limits_checked, notify, request_denied, request_rejected, shadow_rejected
 from .applier import ControlApplier
 from .audience import AppAudience, check_and_report, key_of, report, report_bans, send_signals
-from .headers import cache_fields, describe, latest_refusal, unshared
+from .headers import cache_fields, describe, latest_refusal, own_copy, unshared
 from .refusal import AccessDenied, RateLimitExceeded, Refusals, answer_refusals
 from .settle import Settlement, require_response
 from .startup import Startup, validate_when_app_runs, validate_when_flask_run_has_loaded
@@ -100,9 +101,12 @@ class AppGate(AppState):
             return answer
 
         def process_response(_: Flask, *arguments: Any) -> Response:
-            record, own = self._records.current(), None
-            if record is not None and (record.refused or latest_refusal(record.decisions) is not None):
-                own = cache_fields(arguments[-1])
+            record, own, answer = self._records.current(), None, arguments[-1]
+            is_refusal = record is not None and (record.refused or latest_refusal(record.decisions) is not None)
+            if is_refusal and answer.status_code != HTTPStatus.TOO_MANY_REQUESTS:  # which never keeps them
+                if not hasattr(answer.headers, "multilimit_added"):  # no view has sent it
+                    own = cache_fields(answer)
+                arguments = (*arguments[:-1], own_copy(answer))  # so that it keeps no field of after_request functions
             response = unshared(process(*arguments))
             record = record or self._records.current()
             if record is not None and (record.decisions or record.refused):

@@ -588,6 +588,26 @@ class TestOnRejected:
         assert ask(app).headers.get("Cache-Control") == ("public, max-age=60" if by_default else None)
         assert refuse(app).headers.getlist("Cache-Control") == [expected]
 
+    def test_kept_response_does_not_take_fields_of_after_request_for_its_own(
+        self, app: Flask, storage: RecordingStorage
+    ) -> None:
+        kept = redirect("/waiting-room")
+        limit(app, storage, "limiter", on_rejected=lambda _: kept)
+        app.add_url_rule("/waiting-room", "waiting", lambda: kept)
+
+        @app.after_request
+        def cached(response: Response) -> Response:
+            response.headers.setdefault("Cache-Control", "public, max-age=60")
+            return response
+
+        ask(app)
+        refusals = [refuse(app), refuse(app)]
+        shown = app.test_client().get("/waiting-room")
+        refusals.append(refuse(app))
+
+        assert shown.headers["Cache-Control"] == "public, max-age=60"
+        assert [response.headers["Cache-Control"] for response in refusals] == ["no-store"] * 3
+
     def test_returning_none_leaves_the_default_refusal(self, app: Flask, storage: RecordingStorage) -> None:
         seen: list[Decision] = []
         limit(app, storage, "app", on_rejected=seen.append)
