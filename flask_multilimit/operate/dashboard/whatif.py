@@ -222,7 +222,7 @@ def _one_at_a_time() -> Iterator[None]:
             raise TooManyRequests(BUSY, retry_after=5)
         yield
     finally:
-        if _readers.get(process) is reader:
+        if process in _readers and _readers[process] is reader:  # no call, at whose end a signal handler may raise
             del _readers[process]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import re
 from pathlib import Path
@@ -16,6 +17,7 @@ from werkzeug.test import TestResponse, encode_multipart
 from flask_multilimit.operate.dashboard import whatif
 from flask_multilimit.operate.dashboard.whatif import MOST_UPLOADED
 from flask_multilimit.recording import Recorder
+from support.interrupts import interrupted
 
 from .conftest import ROOT, browser_of, made
 from .test_now import send_requests
@@ -158,6 +160,16 @@ def test_body_of_unknown_or_huge_size_is_not_read(ada: FlaskClient, body: dict[s
 
 def test_uploads_of_one_author_are_rate_limited(ada: FlaskClient) -> None:
     assert [upload(ada).status_code for _ in range(7)] == [200] * 6 + [429]
+
+
+def test_interrupted_reading_of_a_log_leaves_what_if_free() -> None:
+    def read() -> None:
+        with whatif._one_at_a_time():
+            pass
+
+    for point in interrupted(read):
+        gc.collect()  # closes a block that was interrupted on the way in or out
+        assert not whatif._readers, point
 
 
 def test_only_one_log_is_read_at_a_time(app: Flask, ada: FlaskClient, tmp_path: Path) -> None:
