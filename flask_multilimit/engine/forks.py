@@ -66,8 +66,8 @@ class LateLock:
         self._after_fork_in_child()
         notify_child(self)
 
-    def acquire(self, *, blocking: bool = True) -> bool:
-        return bool(self._lock().acquire(blocking))
+    def acquire(self) -> bool:
+        return bool(self._lock().acquire())
 
     def release(self) -> None:
         self._lock().release()

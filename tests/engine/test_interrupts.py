@@ -11,6 +11,9 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from flask_multilimit.engine import Limiter, Rule, hits_for
+from flask_multilimit.engine.storage.cluster.hash_slots import HASH_SLOTS, HashSlots
+from flask_multilimit.engine.storage.redis.compiled import KnownShape, Shapes, shape_of
+from flask_multilimit.engine.storage.redis.connections import Deadline
 from flask_multilimit.engine.storage.redis.storage import ReleaseBatcher
 from flask_multilimit.engine.threads import Beat
 from support.interrupts import interrupted
@@ -36,7 +39,20 @@ def wake() -> Callable[[], object]:
     return beat.wake
 
 
-@pytest.mark.parametrize("made", [check, release, wake])
+def compile_shape() -> Callable[[], object]:
+    shapes = Shapes(compile_after=0)
+    shape = shape_of(hits_for("5/minute", scope="api", subject="ip:203.0.113.7"))
+    assert shape is not None
+    return lambda: until(lambda: shapes.count_check(KnownShape(shape)))
+
+
+def learn_owners() -> Callable[[], object]:
+    deadline = Deadline(None)
+    slots = HashSlots([("10.0.0.1", 7001)], lambda _: [[0, HASH_SLOTS - 1, ["10.0.0.2", 7001]]], deadline)
+    return slots.primaries
+
+
+@pytest.mark.parametrize("made", [check, release, wake, compile_shape, learn_owners])
 def test_interrupted_thread_leaves_no_lock_locked(made: Callable[[], Callable[[], object]]) -> None:
     act = made()
     for point in interrupted(act):

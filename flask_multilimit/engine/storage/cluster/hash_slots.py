@@ -6,7 +6,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,19 +110,19 @@ class HashSlots:
 
     @contextmanager
     def _exclusively(self) -> Iterator[None]:
-        lock = self._lock
+        lock, taken = self._lock, [False]
         try:
-            in_time = lock.acquire(timeout=min(self._deadline.left(), threading.TIMEOUT_MAX))
-        except TimeoutError:
-            in_time = False
-        if not in_time:
-            raise storage_error(
-                RedisTimeoutError("timed out while another thread was asking for the owners of the slots")
-            )
-        try:
+            with suppress(TimeoutError):
+                # In C, because a signal handler may raise between two steps in Python.
+                taken[:] = map(lock.acquire, (True,), (min(self._deadline.left(), threading.TIMEOUT_MAX),))
+            if not taken[0]:
+                raise storage_error(
+                    RedisTimeoutError("timed out while another thread was asking for the owners of the slots")
+                )
             yield
         finally:
-            lock.release()
+            if taken[0]:
+                lock.release()
 
     def _ask_servers(self) -> list[Address | None]:
         failure = StorageError("no server of the cluster is known")

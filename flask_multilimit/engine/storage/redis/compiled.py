@@ -248,8 +248,8 @@ class KnownShape:
 
 
 class Shapes:
-    """Compiles a shape after ``compile_after`` checks, in one thread, while others use the generic script. If threads
-    collide, a count may be off by a few, which does no harm. Fork-safe.
+    """Compiles a shape after ``compile_after`` checks, in one thread, while others wait. If threads collide, a count
+    may be off by a few, which does no harm. Fork-safe.
 
     Hits cache the command to send (:func:`.memoized`), so a check of compiled hits does not come here.
     """
@@ -279,11 +279,9 @@ class Shapes:
     def count_check(self, known: KnownShape) -> bool:
         """Count one more check. Return whether the shape is compiled now."""
         known.checks += 1
-        if known.checks > self._compile_after and known.script is None and self._compiling.acquire(blocking=False):
-            try:
+        if known.checks > self._compile_after and known.script is None:
+            with self._compiling():
                 self._compile(known)
-            finally:
-                self._compiling.release()
         return known.script is not None
 
     def _compile(self, known: KnownShape) -> None:
