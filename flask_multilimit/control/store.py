@@ -159,7 +159,13 @@ class StoreInStorage:
         written = str(max(written_at(seen), written_at(lost))) if lost else ""
         fields = [str(each) for name, value in change.items() if name != "at" for each in (name, value)]
         arguments = [seen, str(version), written, token_hex(4), text, str(MOST_CHANGES), *fields]
-        return _text(self._run("write", [self.key, self.history_key], arguments)) or None
+        try:
+            return _text(self._run("write", [self.key, self.history_key], arguments)) or None
+        except StorageError as error:
+            if not error.no_reply:
+                raise
+            doubt = f"the change may have been made, or may still be: look at the history ({error})"
+            raise StorageError(doubt, remedy=error.remedy, no_reply=True) from error
 
     def history(self, most: int) -> list[Change]:
         reply = self._run("history", [self.history_key], [str(most)])

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from control.conftest import Shop, shop_on
-from flask_multilimit.control.store import version_of, written_at
+from flask_multilimit.control.store import StoreInStorage, version_of, written_at
+from flask_multilimit.engine import StorageError
 from flask_multilimit.serve.gate import gate_of
 from support.servers import Server
 from support.waiting import until
@@ -254,3 +255,21 @@ def test_server_is_not_inspected_at_each_look_while_nothing_was_changed(own_serv
         shop.control.deny(CLIENT, lasting=True)
         gate_of(shop.app).applier.look()
         assert inspected() > 0
+
+
+def test_error_of_a_change_whose_reply_is_lost_says_that_it_may_have_been_made(
+    own_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = serving(own_server)
+    write = StoreInStorage.write
+
+    def write_while_the_server_hangs(*arguments: Any, **options: Any) -> str | None:
+        own_server.suspend()
+        return write(*arguments, **options)
+
+    monkeypatch.setattr(StoreInStorage, "write", write_while_the_server_hangs)
+    with pytest.raises(StorageError, match="the change may have been made, or may still be: look at the history"):
+        shop.control.deny(CLIENT, lasting=True)
+    own_server.resume()
+
+    until(lambda: denied(shop) == {f"ip:{CLIENT}"})
