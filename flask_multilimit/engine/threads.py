@@ -244,7 +244,7 @@ _children = _Children()
 
 # Garbage
 
-_phases: dict[str, object] = {"": None}
+_phases: dict[str, object] = {"start": None, "stop": None}
 """Its last key is ``"start"`` while garbage is collected, ``"stop"`` afterwards."""
 
 
