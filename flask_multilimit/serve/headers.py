@@ -125,7 +125,9 @@ def headers_of(fields: Fields) -> Headers:
 
 def cache_fields(response: Response) -> dict[str, str]:
     """``Cache-Control``, and the fields that some shared caches obey in its place (RFC 9213), by name in lower case."""
-    return {name.lower(): value for name, value in Headers(response.headers) if _OF_CACHES.fullmatch(name)}
+    headers: object = response.headers  # apps may assign a dict
+    fields = headers if isinstance(headers, Headers) else Headers(response.headers)
+    return {name.lower(): value for name, value in fields if _OF_CACHES.fullmatch(name)}
 
 
 def describe(
