@@ -12,7 +12,7 @@ import base64
 import math
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from hashlib import blake2b
@@ -86,12 +86,12 @@ def own_copy(response: R) -> R:
     return _copy_with(response, [field for field in fields if field not in added])
 
 
-def without_field(response: R, name: str) -> R:
-    """``response``, or a copy without a field: the view may return the same object again, and needs the field then."""
-    headers = Headers(response.headers)
-    if name not in headers:
-        return response
-    return _copy_with(response, [field for field in headers if field[0].lower() != name.lower()])
+def without_fields(response: R, names: Container[str]) -> R:
+    """``response``, or a copy without fields, by their names in lower case: the view may return the same object again,
+    and needs them then."""
+    fields = [*Headers(response.headers)]
+    kept = [field for field in fields if field[0].lower() not in names]
+    return response if len(kept) == len(fields) else _copy_with(response, kept)
 
 
 def _copy_with(response: R, fields: list[tuple[str, str]]) -> R:
@@ -146,9 +146,8 @@ def describe(
     if settings.headers == "draft-11" and len(decisions) == 1 and not secret and not refused:
         fields = draft_11_fast(decisions[0], settings)
     fields = fields or _fields(decisions, settings, response, secret, refused=refused, own=own)
-    if fields and fields[0] is NO_STORE:
-        for name in cache_fields(response):
-            response = without_field(response, name)
+    if fields and fields[0] is NO_STORE and (outweighing := cache_fields(response)):
+        response = without_fields(response, outweighing)
     # First, because another thread may copy the response meanwhile.
     response.headers.multilimit_added = fields  # type: ignore[attr-defined]
     _put(response.headers, fields)

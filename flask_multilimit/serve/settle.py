@@ -25,7 +25,7 @@ from ..observe.events import OTHERS, Outcome
 from ..plan.hits import Applied, AppliedLimits
 from ..signals import log_once_a_minute
 from .audience import report
-from .headers import without_field
+from .headers import without_fields
 from .slots import holder_of_request, is_complete, release_when_requests_end
 from .state import AppState, Record, Records
 
@@ -100,7 +100,7 @@ class Settlement:
         self._settle_now(response, record, record, [each for each in declarations if each not in at_close])
         for each in declarations:
             if isinstance(each.settle, SettleByHeader) and each.settle_header == "remove":
-                response = without_field(response, each.settle.header)
+                response = without_fields(response, {each.settle.header.lower()})
         if at_close and (holder := self._holder_of_request()) is not None:
             app = self._in_force.app
             holder.at_end.append(partial(self._settle_now, response, record, record, at_close, waits=app.testing))

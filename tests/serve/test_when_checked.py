@@ -128,7 +128,7 @@ def test_shared_limits_are_charged_when_the_dispatch_was_no_method_before(
     "name",
     ["preprocess_request", "dispatch_request", "process_response", "handle_user_exception", "handle_exception", "run"],
 )
-def test_what_replaces_a_method_of_the_app_says_whose_method_it_is(app: Flask, name: str) -> None:
+def test_replaced_methods_of_the_app_are_bound_to_it(app: Flask, name: str) -> None:
     signature = inspect.signature(getattr(app, name))
 
     MultiLimit(app)
