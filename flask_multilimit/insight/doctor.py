@@ -35,7 +35,7 @@ from ..engine.algorithms import ALGORITHMS
 from ..engine.keys import parts_of_key
 from ..engine.storage import LocalStorage, Scripted
 from ..engine.storage.layers.health import workers_asked_for
-from ..engine.storage.redis.failures import RIGHTS_OF_WORKERS, code_of, storage_error
+from ..engine.storage.redis.failures import FAILURES, RIGHTS_OF_WORKERS, code_of, storage_error
 from ..engine.storage.redis.uri import address_of
 from ..engine.threads import lets_threads_run, threads_run
 from ..plan.sources import limited_inside_view
@@ -529,7 +529,7 @@ def _examine_server(client: Any, gate: AppGate, endpoints: list[Place]) -> Itera
     try:
         trips = [_timed(client.ping) for _ in range(PINGS)]
         info, clock = client.info(), _clock(client)
-    except (RedisError, OSError) as error:
+    except FAILURES as error:
         yield _not_inspectable(address, error) if code_of(error) == "NOPERM" else _unreachable(address, error)
         return
     yield _version(address, info)

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from redis.exceptions import RedisError
-
 from ..engine import ClusterStorage, ConfigurationError, StorageError
 from ..engine.errors import brief, with_remedy
 from ..engine.hits import OnStorageError
+from ..engine.storage.redis.failures import FAILURES
 from ..serve.gate import AppGate
 from .text import plural
 from .values import Described
@@ -104,7 +103,7 @@ def kept_on_disk(client: Any) -> Kept:
         if client.info("persistence").get("aof_enabled"):
             return "all"
         saves = client.config_get("save")
-    except (RedisError, OSError):
+    except FAILURES:
         return "unknown"
     if "save" not in saves:
         return "unknown"

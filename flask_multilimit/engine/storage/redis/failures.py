@@ -98,7 +98,10 @@ _NONE_FREE_IN_TIME = "No connection available."
 """What it says if that is so until a pool waits no longer."""
 _SERVER_IS_FULL = "max number of clients reached"
 _PROCESS_IS_FULL = "Too many open files"
-_NO_REPLY = (exceptions.TimeoutError, exceptions.ConnectionError, OSError)
+_NO_REPLY = (exceptions.TimeoutError, exceptions.ConnectionError, OSError, MemoryError)
+FAILURES = (exceptions.RedisError, OSError, MemoryError)
+"""What redis-py raises if a server, or the connection to it, fails. A reply that announces more elements than the
+memory holds is a ``MemoryError``."""
 
 
 def storage_error(error: Exception, server: str = "") -> StorageError:
@@ -110,12 +113,13 @@ def storage_error(error: Exception, server: str = "") -> StorageError:
     error.__suppress_context__ = True  # its context inside the client tells nothing new
     code = code_of(error)
     where = f" ({server})" if server else ""
+    shown = "the reply needs more memory than there is" if isinstance(error, MemoryError) else error
     did = "refused a command" if code == "NOPERM" else "gave no answer"
     in_script = code == "ERR" and _IN_A_SCRIPT in str(error)
     no_reply = not code and isinstance(error, _NO_REPLY)
     missing = _missing_right(str(error)) if code == "NOPERM" else ""
     failure = StorageError(
-        f"the rate limit storage {did}{where}: {type(error).__name__}: {error}",
+        f"the rate limit storage {did}{where}: {type(error).__name__}: {shown}",
         remedy=missing or REMEDIES.get("" if in_script else code) or _remedy_of(error, no_reply=no_reply),
         key_specific=code in KEY_SPECIFIC or in_script,
         no_reply=no_reply,

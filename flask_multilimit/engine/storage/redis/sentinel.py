@@ -15,12 +15,13 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote, urlencode
 
 from redis.connection import parse_url
-from redis.exceptions import AuthenticationError, RedisError
+from redis.exceptions import AuthenticationError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from ...threads import Beat
 from ..addresses import Address, MalformedError, host_and_port
 from .connections import SENTINEL_SCHEMES, TIMED_CONNECTIONS, Deadline, TimedConnection, TimedTlsConnection
+from .failures import FAILURES
 
 PORT = 26379
 LOOK_SECONDS = 1.0
@@ -69,7 +70,7 @@ class Primary:
         for sentinel in self._sentinels:
             try:
                 address = self._ask(sentinel, deadline)
-            except (RedisError, OSError) as error:
+            except FAILURES as error:
                 failures.append((sentinel, error))
                 continue
             if address:
@@ -98,7 +99,7 @@ class Primary:
         """The task of the beat."""
         deadline = Deadline(LOOK_SECONDS)
         deadline.start()
-        with suppress(RedisError, OSError):  # the next connection reports it
+        with suppress(*FAILURES):  # the next connection reports it
             address = self._ask_first(deadline) or self.address(deadline)
             if self._connected - {address}:
                 self._connected, self._close_idle_until = {address}, monotonic() + CLOSE_IDLE_SECONDS
@@ -122,7 +123,7 @@ class Primary:
             kept = self._kept = self._connection_to(first, deadline)
         try:
             return self._ask_on(kept)
-        except (RedisError, OSError):
+        except FAILURES:
             self._leave_kept()
             return None
 

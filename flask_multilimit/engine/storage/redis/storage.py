@@ -28,7 +28,7 @@ from ..base import Lost, Slot, StoredKey, check_clock, check_timeout
 from ..tallies import Tallies, Tally, arguments_of, seconds_of, tallies_of
 from .compiled import SHAPES, KnownShape
 from .connections import Deadline
-from .failures import NONE_FREE, is_full, storage_error
+from .failures import FAILURES, NONE_FREE, is_full, storage_error
 from .scripts import Script, lone_script, script_for
 from .uri import address_of, timed_client
 from .wire import command_of, wire_of
@@ -151,7 +151,7 @@ class RedisStorage:
                 return decision_of(new, hits, reply, "storage")
             self._deadline.start(started)
             return self._ask(CHECK, hits, new)
-        except (RedisError, OSError, StorageError) as error:
+        except (*FAILURES, StorageError) as error:
             self._deadline.start(started)
             try:
                 return self._ask_again(error, hits, new)
@@ -216,7 +216,7 @@ class RedisStorage:
             command = check_id.join(_release_parts(hit.key, hit.cost))
             try:
                 self._wire.send(command, monotonic(), lost)
-            except (RedisError, OSError) as error:
+            except FAILURES as error:
                 raise self._failure(error) from error
 
     def _release(self, slots: Sequence[Slot]) -> None:
@@ -340,7 +340,7 @@ class RedisStorage:
             return self._send(b"EVALSHA", script.sha.encode(), *arguments)
         except NoScriptError:
             pass  # not loaded yet, flushed, or a fail-over went to a server that never had it
-        except (RedisError, OSError) as error:
+        except FAILURES as error:
             raise self._failure(error) from error
         return self.ask(b"EVAL", script.text.encode(), *arguments)
 
@@ -408,7 +408,7 @@ class RedisStorage:
         while True:
             try:
                 return command(*arguments)
-            except (RedisError, OSError) as error:  # noqa: PERF203 - to try again
+            except FAILURES as error:  # noqa: PERF203 - to try again
                 if str(error) != NONE_FREE or self._wire is None or not self._wire.make_room(until):
                     raise self._failure(error) from error
 

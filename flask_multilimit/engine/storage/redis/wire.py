@@ -38,7 +38,7 @@ from ...errors import StorageError
 from ...forks import notify_child
 from ..base import Lost
 from .connections import PUNCTUAL, Deadline, Timed, TimedSocket
-from .failures import ELSEWHERE, NONE_FREE, storage_error
+from .failures import ELSEWHERE, FAILURES, NONE_FREE, storage_error
 from .uri import address_of
 
 if HIREDIS_AVAILABLE:
@@ -91,7 +91,7 @@ class Wire:
         With ``check_open``, it first checks whether the server has closed the connection. Otherwise, a closed
         connection leads to a ``ConnectionError``, so the caller must be able to repeat the command safely.
 
-        Raises redis-py's errors. After an error, unless it concerns only the keys of ``command``, this connection and
+        Raises :data:`FAILURES`. After an error, unless it concerns only the keys of ``command``, this connection and
         all idle ones are not used again: no caller may read a reply that was meant for another, or stay with a server
         that is gone or has become a replica.
         """
@@ -105,7 +105,7 @@ class Wire:
             reply = line.ask(command, started)
         except BaseException as error:
             self._drop(line)
-            if isinstance(error, (OSError, MemoryError)):
+            if isinstance(error, OSError):
                 raise _as_redis_error(error) from error
             raise
         if isinstance(reply, Exception):
@@ -120,14 +120,14 @@ class Wire:
 
     def ask_all(self, commands: Sequence[bytes], started: float) -> list[Any]:
         """The replies to ``commands``, in one round trip. Each has as much time as the reply to one :meth:`ask`. Raises
-        the first reply that is an error, and redis-py's errors."""
+        the first reply that is an error, and :data:`FAILURES`."""
         line, started = self._take_another(*self._take(started))
         replies: list[Any] = self._use(line, line.ask_all, commands, started)
         return replies
 
     def send(self, command: bytes, started: float, lost: Lost) -> None:
         """Send ``command`` without waiting for its reply. The next question on this connection reads it, or
-        :meth:`confirm`. Raises redis-py's errors if it cannot be sent."""
+        :meth:`confirm`. Raises :data:`FAILURES` if it cannot be sent."""
         line, started = self._take(started)
         if started - line.used > _FRESH_SECONDS and line.has_input():
             line, started = self._take_another(line, started)
@@ -142,7 +142,7 @@ class Wire:
                 continue
             try:
                 line.read_unread(monotonic())
-            except (RedisError, OSError):
+            except FAILURES:
                 self._drop(line)
             else:
                 self._idle.append(line)
@@ -176,7 +176,7 @@ class Wire:
             answer = ask(*arguments)
         except BaseException as error:
             self._drop(line)
-            if isinstance(error, (OSError, MemoryError)):
+            if isinstance(error, OSError):
                 raise _as_redis_error(error) from error
             raise
         self._idle.append(line)
@@ -263,7 +263,7 @@ def _is_usable(line: _Line) -> bool:
                 return False
             line.read_unread(None)  # these replies have just come
         return True
-    except (RedisError, OSError):
+    except FAILURES:
         return False
 
 
@@ -525,7 +525,7 @@ def _timer_ticks() -> bool:
 _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF) if hasattr(signal, "getitimer") else ()
 
 
-def _as_redis_error(error: OSError | MemoryError) -> RedisError:
+def _as_redis_error(error: OSError) -> RedisError:
     if isinstance(error, (TimeoutError, BlockingIOError)):
         return RedisTimeoutError("timed out")
-    return RedisConnectionError(str(error) or "the reply needs more memory than there is")
+    return RedisConnectionError(str(error))

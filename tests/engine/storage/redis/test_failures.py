@@ -26,7 +26,9 @@ from flask_multilimit.engine import (
 from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.engine.errors import with_remedy
 from flask_multilimit.engine.storage.base import Slot
+from flask_multilimit.engine.storage.redis.connections import Deadline, TimedConnection
 from flask_multilimit.engine.storage.redis.failures import NOBODY_THERE, TOO_LATE, code_of, storage_error
+from flask_multilimit.engine.storage.redis.uri import timed_client
 from support.bench import bare, hits, rule
 from support.liar import Liar
 from support.proxy import FaultProxy
@@ -331,6 +333,7 @@ def test_remedy_names_the_command_that_the_server_lacks(any_server: Server, comm
             "gave no answer: MasterNotFoundError: No master found for 'shop'",
             True,
         ),
+        (MemoryError(), "gave no answer: MemoryError: the reply needs more memory than there is", True),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -340,6 +343,29 @@ def test_text_of_an_error_says_what_happened_and_shows_no_password(error: Except
     assert (str(made), made.no_reply) == (f"the rate limit storage {text}", no_reply)
     assert made.__cause__ is error
     assert "hunter2" not in str(error)
+
+
+class Announcing(TimedConnection):
+    """A connection to something that announces more elements than the memory holds."""
+
+    def read_response(self, *_: Any, **__: Any) -> Any:
+        raise MemoryError
+
+
+class OwnClient(redis.Redis):
+    """A client that sends its commands by itself, not by our wire."""
+
+
+@pytest.mark.parametrize("kind", [redis.Redis, OwnClient])
+def test_reply_that_announces_more_than_the_memory_holds_is_a_storage_error(
+    server: Server, kind: type[redis.Redis]
+) -> None:
+    deadline = Deadline(1)
+    pool = timed_client(server.tcp_url, deadline, connection_class=Announcing).connection_pool
+    storage = RedisStorage(kind(connection_pool=pool), deadline=deadline)
+
+    with pytest.raises(StorageError, match="more memory than there is"):
+        storage.check(hits())
 
 
 def test_log_puts_the_remedy_into_the_sentence_of_the_error() -> None:
