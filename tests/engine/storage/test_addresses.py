@@ -192,3 +192,17 @@ def test_a_client_of_another_library_is_refused_at_once() -> None:
 
     with pytest.raises(ConfigurationError, match=r"storage=Valkey of valkey\.client: .* give a URI, such as valkey://"):
         Limiter(client_of_valkey)
+
+
+class UnconnectedCluster(redis.RedisCluster):
+    def __init__(self, **options: Any) -> None:
+        self.encoder = redis.Redis(**options).get_encoder()
+
+
+@pytest.mark.parametrize("kind", [redis.Redis, UnconnectedCluster])
+@pytest.mark.parametrize("wrong", [{"encoding": "latin-1"}, {"encoding": "ascii", "encoding_errors": "ignore"}])
+def test_a_client_that_would_read_one_subject_as_another_is_refused_at_once(
+    kind: Callable[..., Any], wrong: dict[str, Any]
+) -> None:
+    with pytest.raises(ConfigurationError, match=r"leave out encoding and encoding_errors"):
+        Limiter(kind(decode_responses=True, **wrong))

@@ -33,6 +33,7 @@ from ...rules import Rule
 from ..addresses import shown_storage
 from ..base import Lost, Slot, StoredKey, check_clock, check_timeout
 from ..redis.storage import RedisStorage, ReleaseBatcher, remembers_ids
+from ..redis.uri import check_encoding
 from ..tallies import Tallies, Tally
 from .servers import Nodes, NodesOfClient, NodesOfUri, Servers
 
@@ -101,6 +102,7 @@ class ClusterStorage:
         responsible for closing it."""
         if not isinstance(client, RedisCluster):
             raise ConfigurationError(f"client={shown_storage(client)}: give a RedisCluster of redis")
+        check_encoding(client)
         if clock is not None:
             check_clock(clock)
         return cls(NodesOfClient(client), clock=clock)

@@ -146,12 +146,22 @@ def _check_options(connection: Any) -> None:
     if any(getattr(connection, name, None) for name in ("ssl_validate_ocsp", "ssl_validate_ocsp_stapled")):
         raise MalformedError("OCSP is not possible with a URI: give a client object of redis")
     if not _can_read(connection.encoder):
-        raise MalformedError("replies cannot be read in this encoding: leave out encoding and encoding_errors")
+        raise MalformedError(_UNREADABLE)
     if isinstance(connection, TimedTlsConnection):
         try:
             connection.context()
         except OSError as error:
             raise MalformedError(str(error)) from None
+
+
+_UNREADABLE = "replies cannot be read in this encoding: leave out encoding and encoding_errors"
+
+
+def check_encoding(client: Any) -> None:
+    """Raise :class:`ConfigurationError` if a client object cannot read replies."""
+    encoder = getattr(client, "get_encoder", None)
+    if encoder is not None and not _can_read(encoder()):
+        raise ConfigurationError(f"client={shown_storage(client)}: {_UNREADABLE}")
 
 
 def _can_read(encoder: Any) -> bool:
