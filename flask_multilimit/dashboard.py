@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from io import BytesIO
 from typing import Any
 
-from flask import request
+from flask import Response, request, send_file
 from flask.sansio.app import App
-from werkzeug.exceptions import RequestURITooLarge
+from werkzeug.exceptions import NotFound, RequestURITooLarge
 
 from .declare.advice import EXTENSION, app_in_force
 from .declare.decorators import exempt
@@ -17,7 +18,7 @@ from .extension import MultiLimit
 from .operate.blueprints import StrictBlueprint, check_place, require_served
 from .operate.dashboard import api, pages, whatif
 from .operate.dashboard.forms import LARGEST_FORM, require_small_body
-from .operate.dashboard.shell import POLICY, complete, is_file, refusal_page
+from .operate.dashboard.shell import POLICY, STATIC, complete, is_file, refusal_page, version_of
 from .operate.dashboard.visit import Authenticator, Authorize, MayChange
 
 __all__ = ["Dashboard"]
@@ -75,6 +76,12 @@ class Dashboard(StrictBlueprint):
         if EXTENSION in app.extensions:
             require_served("Dashboard", app, self._multilimit)
         super().register(app, options)
+
+    def send_static_file(self, filename: str) -> Response:
+        if filename not in STATIC:
+            raise NotFound
+        content = STATIC[filename]
+        return send_file(BytesIO(content), download_name=filename, etag=version_of(content))
 
     def _policy(self) -> str:
         return POLICY

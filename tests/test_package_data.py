@@ -54,8 +54,8 @@ def view():
 
 
 client = app.test_client()
-pages = "/limits/", "/limits/limits", "/limits/lists", "/limits/subject?who=127.0.0.1", "/limits/history"
-print([client.get("/").status_code for _ in range(3)], {client.get(page).status_code for page in pages})
+pages = "", "limits", "lists", "subject?who=127.0.0.1", "history", "static/dashboard.css"
+print([client.get("/").status_code for _ in range(3)], {client.get(f"/limits/{page}").status_code for page in pages})
 """
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from functools import cache, partial
+from collections.abc import Mapping
+from functools import partial
 from hashlib import blake2b
 from importlib.resources import files
 from typing import Any, cast
@@ -224,9 +225,12 @@ def url(name: str, /, **query: Any) -> str:
 
 def _static(name: str) -> str:
     """The address of one of our files. It differs when the file has changed."""
-    return current_app.url_for(".static", filename=name, v=_version(name))
+    return current_app.url_for(".static", filename=name, v=version_of(STATIC[name]))
 
 
-@cache
-def _version(name: str) -> str:
-    return blake2b(files(__package__).joinpath("static", name).read_bytes(), digest_size=6).hexdigest()
+def version_of(content: bytes) -> str:
+    return blake2b(content, digest_size=6).hexdigest()
+
+
+STATIC: Mapping[str, bytes] = {each.name: each.read_bytes() for each in files(__package__).joinpath("static").iterdir()}
+"""Our files by their names. They may be in an archive, where Flask finds none."""

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from importlib.resources import files
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -49,7 +48,7 @@ from ..simulate.suggest import (
     window_of,
 )
 from .forms import is_from_other_site, require_own_form
-from .shell import TEMPLATES, render, url
+from .shell import STATIC, TEMPLATES, render, url
 from .visit import require_few_uploads, visit
 
 MOST_UPLOADED = 5_000_000
@@ -386,7 +385,7 @@ def file_of(answers: Sequence[WhatIf]) -> str:
     Its policy lets the browser use only its own style and script, by their hashes. So text from a log could do nothing,
     even if it became an element.
     """
-    style, script = _static("file.css") + _static("slider.css"), _static("slider.js")
+    style, script = (STATIC["file.css"] + STATIC["slider.css"]).decode(), STATIC["slider.js"].decode()
     page = TEMPLATES.get_template("whatif_file.html").render(
         title="How many requests clients make",
         answers=answers,
@@ -398,7 +397,3 @@ def file_of(answers: Sequence[WhatIf]) -> str:
         window_text=str,
     )
     return visible_page(page)
-
-
-def _static(name: str) -> str:
-    return files(__package__).joinpath("static", name).read_text(encoding="utf-8")
