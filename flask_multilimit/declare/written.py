@@ -54,9 +54,9 @@ class HeaderType(_Callable):
 
 
 class ChargeWhenStatus(_Callable):
-    """``charge_when`` by the status of the response: numbers such as 401, and classes such as ``"4xx"``; 200 stands for
-    206, too, because a client may ask for all of a file as a part of it. Raises :class:`ConfigurationError` for
-    anything else."""
+    """``charge_when`` by the status of the response: numbers such as 401, and classes such as ``"4xx"``. 200 stands
+    for all of a file, too, with another status that the client has chosen: for a 206, and for a 412 with an ``ETag``,
+    in which Werkzeug sends the whole content. Raises :class:`ConfigurationError` for anything else."""
 
     def __init__(self, given: object) -> None:
         several = (given,) if isinstance(given, (int, str, bytes)) or not isinstance(given, Iterable) else tuple(given)
@@ -66,10 +66,14 @@ class ChargeWhenStatus(_Callable):
                 "response"
             )
         super().__init__(f"charge_when={list(several)}")
-        self._statuses = {*several, *([206] if 200 in several else [])}
+        self._statuses = set(several)
 
     def __call__(self, response: Any) -> bool:
         status: int = response.status_code
+        sends_all = status == 206 or (status == 412 and "ETag" in response.headers)
+        return self._counts(status) or (sends_all and self._counts(200))
+
+    def _counts(self, status: int) -> bool:
         return status in self._statuses or f"{status // 100}xx" in self._statuses
 
 

@@ -133,12 +133,25 @@ class TestFinalResponse:
             ask(app)
         assert statuses(app, "/") == [429]
 
-    def test_a_file_is_charged_although_the_client_asks_for_all_of_it_as_a_part(self, app: Flask) -> None:
+    @pytest.mark.parametrize("charge_when", [200, "2xx"])
+    @pytest.mark.parametrize(("field", "status"), [(("Range", "bytes=0-"), 206), (("If-Match", '"no"'), 412)])
+    def test_a_file_is_charged_with_whatever_status_the_client_asks_for_all_of_it(
+        self, app: Flask, charge_when: Any, field: tuple[str, str], status: int
+    ) -> None:
         MultiLimit(app)
-        limiter = rate_limiter(rules="1/minute", charge_when=[200])
-        app.add_url_rule("/", "file", limiter(lambda: send_file(BytesIO(b"all"), "text/plain")))
+        limiter = rate_limiter(rules="2/minute", charge_when=charge_when)
+        app.add_url_rule("/", "file", limiter(lambda: send_file(BytesIO(b"all"), "text/plain", etag="yes")))
 
-        assert statuses(app, "/", "/", headers={"Range": "bytes=0-"}) == [206, 429]
+        first = ask(app, headers=dict([field]))
+
+        assert (first.status_code, first.data) == (status, b"all")
+        assert statuses(app, "/", "/", headers=dict([field])) == [status, 429]
+
+    def test_failed_precondition_without_content_is_no_success(self, app: Flask) -> None:
+        MultiLimit(app)
+        app.add_url_rule("/", "view", rate_limiter(rules="1/minute", charge_when=200)(lambda: abort(412)))
+
+        assert statuses(app, "/", "/") == [412, 412]
 
     @pytest.mark.parametrize("charge_when", ["4xx", [404], ["5xx", 404], 404, (404,), {404}], ids=str)
     def test_statuses_can_be_given_in_place_of_a_condition(
