@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple
+from itertools import accumulate, chain
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from flask import Flask
 from flask.views import MethodView, View, http_method_funcs
@@ -28,6 +30,8 @@ METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 """The usual request methods. Plans are kept for them; clients can make up any number of others."""
 APPLICATION_SCOPE = "application"
 UNMATCHED_SCOPE = "unmatched"
+
+T = TypeVar("T")
 
 
 def scope_of(endpoint: str) -> str:
@@ -57,6 +61,21 @@ Source = tuple[str, "Settings | LimitsFile | Given"]
 """What messages put before a name from there, such as the prefix of settings, and what is written there."""
 
 
+class Named(list[tuple[str, T]]):
+    """What is declared for each name or pattern, in their order."""
+
+    def __init__(self, declared: Iterable[tuple[str, T]]) -> None:
+        super().__init__(declared)
+        self._places = defaultdict[str, list[int]](list)
+        for place, (name, _) in enumerate(self):
+            self._places["" if re.search(r"[*?[]", name) else name].append(place)
+
+    def near(self, endpoint: str) -> list[tuple[str, T]]:
+        """Those that may match: patterns, and the names of the endpoint and of the blueprints around it."""
+        names = {"", *accumulate(endpoint.split("."), "{}.{}".format)}
+        return [self[place] for place in sorted(chain.from_iterable(self._places.get(name, ()) for name in names))]
+
+
 class Sources(NamedTuple):
     """All limits of one app that are declared outside of decorators."""
 
@@ -64,10 +83,10 @@ class Sources(NamedTuple):
     application: tuple[Declaration, ...]
     default: tuple[Declaration, ...]
     unmatched: tuple[Declaration, ...]
-    configured: tuple[tuple[str, tuple[Declaration, ...]], ...]
-    """The limits for each name or pattern in ``MULTILIMIT_LIMITS`` and ``limits``, in their order."""
-    exempt: tuple[tuple[str, str], ...]
-    """Exempt names and patterns, and where each is declared."""
+    configured: Named[tuple[Declaration, ...]]
+    """The limits in ``MULTILIMIT_LIMITS`` and ``limits``."""
+    exempt: Named[str]
+    """Where names and patterns are exempt."""
 
     @classmethod
     def of(cls, app: Flask, written: Sequence[Source]) -> Sources:
@@ -91,10 +110,12 @@ class Sources(NamedTuple):
             application=collected("application_limits", shared_as=APPLICATION_SCOPE),
             default=collected("default_limits"),
             unmatched=collected("unmatched_limits"),
-            configured=tuple((name, declarations) for name, _, declarations in by_name if declarations),
-            exempt=(
-                *((name, shown_name(where, "exempt")) for where, source in written for name in source.exempt),
-                *((name, where) for name, where, declarations in by_name if not declarations),
+            configured=Named((name, declarations) for name, _, declarations in by_name if declarations),
+            exempt=Named(
+                [
+                    *((name, shown_name(where, "exempt")) for where, source in written for name in source.exempt),
+                    *((name, where) for name, where, declarations in by_name if not declarations),
+                ]
             ),
         )
 
@@ -117,7 +138,7 @@ class Sources(NamedTuple):
     def exempt_from(self, endpoint: str, of_view: frozenset[Level]) -> frozenset[Level]:
         """The levels that ``endpoint`` is exempt from: by the settings, its view, or a blueprint. A blueprint that
         is exempt from limits of blueprints keeps its own limits, and drops those of the blueprints around it."""
-        if any(self._matches(name, endpoint) for name, _ in self.exempt):
+        if any(self._matches(name, endpoint) for name, _ in self.exempt.near(endpoint)):
             return LEVELS
         return of_view.union(*(exempt_levels(each) - {"blueprint"} for each in self._blueprints_of(endpoint)))
 
@@ -131,11 +152,12 @@ class Sources(NamedTuple):
         return [*self._unknown_names(), *self._unserved_methods()]
 
     def _unknown_names(self) -> list[str]:
+        views = self.app.view_functions
         configured = ((name, declarations[0].where) for name, declarations in self.configured)
         return [
             f'{where}: no endpoint or blueprint is called "{name}" or matches it; `flask routes` lists the endpoints'
             for name, where in (*configured, *self.exempt)
-            if not any(self._matches(name, endpoint) for endpoint in self.app.view_functions)
+            if name not in views and not any(self._matches(name, endpoint) for endpoint in views)
         ]
 
     def _unserved_methods(self) -> list[str]:
@@ -164,7 +186,7 @@ class Sources(NamedTuple):
         return set[str]().union(*filter(None, taken)) if all(taken) else set()
 
     def _configured_for(self, endpoint: str) -> tuple[Declaration, ...]:
-        found = (declarations for name, declarations in self.configured if self._matches(name, endpoint))
+        found = (declarations for name, declarations in self.configured.near(endpoint) if self._matches(name, endpoint))
         return tuple(chain.from_iterable(found))
 
     def _blueprint_limits(self, endpoint: str, exempt: frozenset[Level]) -> tuple[Declaration, ...]:

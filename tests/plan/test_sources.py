@@ -13,6 +13,7 @@ from flask.views import MethodView, View
 
 from flask_multilimit import ConfigurationError, LimitType, MultiLimit, Rule, exempt, rate_limiter
 from support.asking import ask, policy, statuses, view
+from support.calls import calls_during
 from support.clock import Clock
 from support.doubles import RecordingStorage
 
@@ -254,6 +255,18 @@ class TestConfiguredLimits:
         ask(shop, "/api/items")
 
         assert [hit.name for hit in storage.checks[0]] == ["user-ip-60s"]
+
+    @pytest.mark.parametrize("setting", ["LIMITS", "EXEMPT"])
+    def test_each_further_name_costs_the_start_as_much_as_the_first_ones(self, setting: str) -> None:
+        def calls_to_plan(number: int) -> int:
+            app, names = Flask("shop"), [f"view-{each}" for each in range(number)]
+            app.config[f"MULTILIMIT_{setting}"] = dict.fromkeys(names, "5/minute") if setting == "LIMITS" else names
+            multilimit = MultiLimit(app)
+            for name in names:
+                app.add_url_rule(f"/{name}", name, view())
+            return len(calls_during(lambda: multilimit.validate(app)))
+
+        assert calls_to_plan(90) < 3.5 * calls_to_plan(30)
 
     @pytest.mark.parametrize("setting", ["LIMITS", "EXEMPT"])
     def test_setting_for_an_unknown_endpoint_is_an_error(self, shop: Flask, setting: str) -> None:
