@@ -135,6 +135,9 @@ class Group:
         self._for_subjects = [(each.who, each) for each in entries if each.who is not None]
         self._special: dict[tuple[frozenset[str], bool], SpecialSubjects | None] = {}
 
+    def __bool__(self) -> bool:
+        return bool(self.changes or self._for_subjects)
+
     def changes_of(self, declaration: Declaration) -> tuple[Override, ...]:
         """Those of :attr:`changes` that may concern a limiter: if an override has added it, only the later ones."""
         places = [each.limit and _where_added(each) for each in self.changes]

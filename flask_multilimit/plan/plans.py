@@ -314,6 +314,9 @@ class Plans:
         return plan
 
     def _make_for(self, endpoint: str, method: str, *, by_flask: bool = False) -> Plan:
+        if self.declared is not self and not self.overrides.at(endpoint):
+            known, is_options = self.declared, method == "OPTIONS"
+            return known._of_options(endpoint, by_flask=by_flask) if is_options else known.of_endpoint(endpoint, method)
         view = self.app.view_functions.get(endpoint)
         view_class = class_of(view)
         parts = parts_of_view(view, view_class, method)

@@ -70,6 +70,16 @@ def test_plans_are_those_asked_for_while_another_thread_previews_a_change(
     assert applier.plans_with([mine]).overrides.entries == (mine,)
 
 
+def test_change_makes_no_new_plans_for_endpoints_that_it_does_not_name(app: Flask, multilimit: MultiLimit) -> None:
+    app.add_url_rule("/other", "other", view())
+    with app.app_context():
+        change = multilimit.control.override("show", times=2, lasting=True)
+    applier = gate_of(app).applier
+    before, after = (applier.plans_with(entries).planned for entries in ((), (change,)))
+
+    assert {place[0] for place, plan in after.items() if before[place] is not plan} == {"show"}
+
+
 def test_process_follows_changes_if_its_first_try_failed(
     app: Flask, multilimit: MultiLimit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
