@@ -276,17 +276,24 @@ class InForce:
             )
 
     def _add_headers(self, response: Response, shown: RequestLimit) -> None:
-        """Add header fields about ``shown``. A ``Retry-After`` that the view has set is never made earlier."""
+        """Add header fields about ``shown``, in place of those about another request: a view may return the same object
+        again. A ``Retry-After`` that the view has set is never made earlier."""
         names, headers = self.settings.header_names, response.headers
+        if before := getattr(headers, self._name_of_progress, ()):
+            headers[:] = [field for field in headers if field not in before]
         window = shown.window
         reset_at = int(window.reset_time + 1)
-        headers.add(names[HeaderNames.LIMIT], str(shown.limit.amount))
-        headers.add(names[HeaderNames.REMAINING], str(window.remaining))
-        headers.add(names[HeaderNames.RESET], str(reset_at))
+        added = [
+            (names[HeaderNames.LIMIT], str(shown.limit.amount)),
+            (names[HeaderNames.REMAINING], str(window.remaining)),
+            (names[HeaderNames.RESET], str(reset_at)),
+        ]
+        headers.extend(added)
         now = time.time()
         retry_at = max((reset_at, now, *(_retry_at(given, now) for given in headers.getlist("Retry-After"))))
         value = http_date(retry_at) if self.settings.retry_after == "http-date" else str(int(retry_at - now))
         headers.set(names[HeaderNames.RETRY_AFTER], value)
+        setattr(headers, self._name_of_progress, (*added, (names[HeaderNames.RETRY_AFTER], value)))
 
 
 class _Keys(dict[KeyFunction, str]):

@@ -515,6 +515,19 @@ def test_retry_after_is_never_negative_when_the_window_ends_during_the_view(
     assert app.test_client().get("/").headers["Retry-After"] == "0"
 
 
+def test_response_that_a_view_returns_again_has_only_the_fields_of_this_request(app: Flask) -> None:
+    limiter = Limiter(lambda: request.args["user"], app=app, headers_enabled=True)
+    kept = Response("ok")
+    app.get("/")(limiter.limit("5/minute")(lambda: kept))
+    client = app.test_client()
+    client.get("/?user=ann")
+    client.get("/?user=ann")
+
+    fields = client.get("/?user=bob").headers
+
+    assert [fields.getlist(f"X-RateLimit-{name}") for name in ("Limit", "Remaining")] == [["5"], ["4"]]
+
+
 def test_log_explains_an_empty_key(app: Flask, caplog: pytest.LogCaptureFixture) -> None:
     limiter = Limiter(lambda: "", app=app)
     app.get("/", endpoint="index")(limiter.limit("5/minute")(named("v28")))
