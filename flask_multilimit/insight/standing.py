@@ -11,7 +11,7 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import Field
 
 from ..control.entries import Listing, Override
-from ..declare.addresses import Network, Networks, Who
+from ..declare.addresses import Who, number_of
 from ..declare.subjects import ANONYMOUS, EVERYONE, LimitType, Subject, parts_by_type
 from ..engine import BanStatus, Decision, Hit, Limiter, RuleStatus, StorageError
 from ..engine.bans import BanRule
@@ -426,13 +426,8 @@ def _is_about(who: Who, client: Client) -> bool:
     own = None if client.who is None else client.who.network
     if who.network is None or own is None:
         return client.who == who
-    return _overlap(who.network, own)
-
-
-def _overlap(one: Network, other: Network) -> bool:
-    """Whether one of the two contains the other. Networks overlap in no other way."""
-    wider, within = sorted((one, other), key=lambda each: each.prefixlen)
-    return bool(Networks([(wider, True)]).find(within.address)) and wider.version == within.version
+    wider, within = sorted((who.network, own), key=lambda each: each.prefixlen)
+    return wider.has((within.version, within.first))  # networks overlap only if one contains the other
 
 
 def _refusals(
@@ -452,14 +447,13 @@ def _refusals(
 def wanted_in_traffic(plans: Plans, client: Client, endpoint: str | None) -> Callable[[Refused], bool]:
     """A test whether a subject in traffic is ``client``, in its network, or has it as a part; at ``endpoint``, or
     anywhere."""
-    named, networks = in_traffic(client), Networks[bool]([])
-    if client.who is not None and client.who.network is not None:
-        networks = Networks([(client.who.network, True)])
+    named, network = in_traffic(client), client.who and client.who.network
 
     def is_client(type_name: str, value: str) -> bool:
-        if client.given:
+        if client.given or network is None:
             return named.get(type_name) == value
-        return type_name in {LimitType.IP.value, ANONYMOUS} and bool(networks.find(value.partition("/")[0]))
+        address = number_of(value.partition("/")[0]) if type_name in {LimitType.IP.value, ANONYMOUS} else None
+        return address is not None and network.has(address)
 
     def is_wanted(who: Refused) -> bool:
         if endpoint not in {None, who.endpoint}:

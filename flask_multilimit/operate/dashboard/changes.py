@@ -12,7 +12,7 @@ from werkzeug.datastructures import MultiDict
 from ...control.control import ControlConflict, Preview
 from ...control.entries import Listing
 from ...control.store import KINDS
-from ...declare.addresses import Networks
+from ...declare.addresses import number_of
 from ...declare.subjects import LimitType
 from ...declare.written import InvalidData, Mistake
 from ...engine import ConfigurationError, StorageError
@@ -214,11 +214,11 @@ _FIELD_OF = {"rule": "part", "limiter": "part", "limit": "more", "until": "for"}
 
 def _warning_of_self(preview: Preview) -> str:
     """A warning if people deny their own address, because they could not undo that here."""
-    entry, address = preview.entry, request.remote_addr or ""
+    entry, address = preview.entry, number_of(request.remote_addr or "")
     if not isinstance(entry, Listing) or entry.kind == "allow":
         return ""
     network = entry.who.network
-    return SELF if network is not None and Networks([(network, True)]).find(address) else ""
+    return SELF if network is not None and address is not None and network.has(address) else ""
 
 
 @dataclass(frozen=True, slots=True)
