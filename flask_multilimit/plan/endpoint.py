@@ -510,7 +510,7 @@ def revised(hits: Hits, overrides: Overrides) -> Hits | None:
             except ConfigurationError as error:
                 overrides.report_unfit(origin.scope, error)
         keys = tuple(hit.key for hit in changed if hit.rule.count)
-        new_keys |= {hit.key: keys for hit in same}
+        new_keys |= {hit.key: keys for hit in same if hit.key not in keys}
         found += changed
     found = [_with_new_watches(hit, new_keys) if isinstance(hit, BanHit) else hit for hit in strictest(found)]
     answer = hits if tuple(found) == hits else Hits(found, scope=hits.scope) if found else None
@@ -602,10 +602,5 @@ def _name_in(hit: Hit) -> str:
 
 def _with_new_watches(ban: BanHit, new_keys: Mapping[str, Sequence[str]]) -> BanHit:
     """``ban``, watching the new keys of the hits that it watches, which may be of other scopes."""
-    watches = dict.fromkeys(new for key in ban.watches for new in _new_keys_of(key, new_keys))
+    watches = dict.fromkeys(new for key in ban.watches for new in new_keys.get(key, (key,)))
     return replace(ban, watches=tuple(watches))
-
-
-def _new_keys_of(key: str, new_keys: Mapping[str, Sequence[str]]) -> Sequence[str]:
-    keys = new_keys.get(key)
-    return (key,) if keys is None or key in keys else keys
