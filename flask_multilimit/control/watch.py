@@ -114,10 +114,12 @@ class ControlFollower:
         :param limits: returns a digest of the declared limits. For a worker, which announces itself.
         """
         self._limits = limits or self._limits
-        if not self.in_force.stamp and self._copy is not None:
-            self._apply_copy(self._copy)
+        copied = None if self.in_force.stamp or self._copy is None else self._copy.read()
+        if copied is not None and self._apply(copied.document, time.time()):  # by the clock of this machine
+            self.in_force = copied
         self.look()
-        if self._has_no_answer and not self._reported_missing:
+        has_no_answer = self.store.runs and not self.in_force.read and self.problem is None
+        if has_no_answer and not self._reported_missing:
             self._warn_of_missing_answer()
         self.keep_following()
 
@@ -158,16 +160,6 @@ class ControlFollower:
     def close(self) -> None:
         """Follow no more. Wait for a question that is under way, which would open another connection later."""
         self._beat.close(wait=ENDING_SECONDS)
-
-    def _apply_copy(self, copy: DiskCopy) -> None:
-        """Apply the copy until the store answers, by the clock of this machine."""
-        copied = copy.read()
-        if copied is not None and self._apply(copied.document, time.time()):
-            self.in_force = copied
-
-    @property
-    def _has_no_answer(self) -> bool:
-        return self.store.runs and not self.in_force.read and self.problem is None
 
     def _warn_of_missing_answer(self) -> None:
         self._reported_missing = True

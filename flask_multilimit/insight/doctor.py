@@ -530,7 +530,12 @@ def _examine_server(client: Any, gate: AppGate, endpoints: list[Place]) -> Itera
         trips = [_timed(client.ping) for _ in range(PINGS)]
         info, clock = client.info(), _clock(client)
     except FAILURES as error:
-        yield _not_inspectable(address, error) if code_of(error) == "NOPERM" else _unreachable(address, error)
+        if code_of(error) == "NOPERM":  # the user may do what limits need, and nothing else
+            text = f"{address} answers, but does not let this user inspect it: {error}."
+            yield Finding("storage", "hint", text, "To inspect everything, allow +ping +info +config|get.")
+        else:
+            text = f"No answer from {address}: {type(error).__name__}: {error}"
+            yield Finding("storage", "wrong", text, _remedy_for(storage_error(error), FIX))
         return
     yield _version(address, info)
     yield examine_latency(trips, gate.settings.storage_timeout)
@@ -542,17 +547,6 @@ def _examine_server(client: Any, gate: AppGate, endpoints: list[Place]) -> Itera
     yield _lazy_freeing(client, endpoints)
     if not isinstance(gate.limiter.storage, LocalStorage):
         yield _persistence(client, info, _calendars_in(endpoints))
-
-
-def _not_inspectable(address: str, error: Exception) -> Finding:
-    """The finding if the server's user may do what limits need, and nothing else."""
-    text = f"{address} answers, but does not let this user inspect it: {error}."
-    return Finding("storage", "hint", text, "To inspect everything, allow +ping +info +config|get.")
-
-
-def _unreachable(address: str, error: Exception) -> Finding:
-    text = f"No answer from {address}: {type(error).__name__}: {error}"
-    return Finding("storage", "wrong", text, _remedy_for(storage_error(error), FIX))
 
 
 def _version(address: str, info: Mapping[str, Any]) -> Finding:
