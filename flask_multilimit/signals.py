@@ -128,10 +128,11 @@ def notify(signal: NamedSignal, app: Flask, **arguments: Any) -> None:
 
 
 def log_once_a_minute(app: Flask, error: Exception, message: str, *arguments: object) -> None:
-    """Log what a callable of ``app`` raised, with its traceback. It may raise at each request, so the same line is
-    logged again only after a minute."""
-    quiet_until: dict[str, float] = app.extensions.setdefault("multilimit.logged", {})
-    line, now = message % arguments, monotonic()
+    """Log what a callable of ``app`` raised, with its traceback. It may raise at each request, so the same line about
+    the same function is logged again only after a minute."""
+    quiet_until: dict[object, float] = app.extensions.setdefault("multilimit.logged", {})
+    called = error.__traceback__ and error.__traceback__.tb_next  # two lambdas, or two partials, have one name
+    line, now = (message % arguments, called and called.tb_frame.f_code), monotonic()
     if now < quiet_until.get(line, 0.0):
         return
     if len(quiet_until) >= MOST_LINES:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import pytest
@@ -175,11 +176,14 @@ def test_each_receiver_that_raises_is_logged(limited_app: Flask, caplog: pytest.
         def __call__(self, _: object, **__: object) -> None:
             raise KeyError
 
-    another, client = Another(), limit(limited_app)
+    receivers: list[Callable[..., Any]] = [one, Another(), lambda *_, **__: [].pop(), lambda *_, **__: int("x")]
+    client = limit(limited_app)
 
-    with limits_checked.connected_to(one), limits_checked.connected_to(another):
+    with ExitStack() as connected:
+        for receiver in receivers:
+            connected.enter_context(limits_checked.connected_to(receiver))
         client.get("/")
         client.get("/")
 
     errors = [record.exc_info[0] for record in caplog.records if record.exc_info]
-    assert sorted(map(str, errors)) == sorted(map(str, (ZeroDivisionError, KeyError)))
+    assert sorted(map(str, errors)) == sorted(map(str, (ZeroDivisionError, KeyError, IndexError, ValueError)))
