@@ -147,6 +147,8 @@ def replace_method(app: Flask, name: str, function: Callable[..., Any]) -> None:
     asks it for the app."""
     original = getattr(app, name)
     functools.update_wrapper(function, getattr(original, "__func__", original))
+    if not isinstance(original, MethodType):  # its signature has no app, which inspect.signature would leave out
+        vars(function).pop("__wrapped__")
     setattr(app, name, MethodType(function, app))
 
 

@@ -139,6 +139,15 @@ def test_replaced_methods_of_the_app_are_bound_to_it(app: Flask, name: str) -> N
     assert inspect.signature(method) == signature
 
 
+@pytest.mark.parametrize("replaced", [functools.partial, lambda method, app: lambda: method(app)])
+def test_method_that_was_no_method_before_takes_at_least_what_it_took(app: Flask, replaced: Callable[..., Any]) -> None:
+    app.dispatch_request = replaced(Flask.dispatch_request, app)  # type: ignore[method-assign]
+
+    MultiLimit(app)
+
+    inspect.signature(app.dispatch_request).bind()
+
+
 def test_header_fields_show_shared_limits_when_the_view_is_not_reached(limited: Callable[..., Flask]) -> None:
     app = limited(never_called)
 
