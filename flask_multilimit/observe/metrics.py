@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Iterator, Mapping
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any, Final, Literal
@@ -106,6 +106,7 @@ READINGS: Final[Mapping[str, Measured]] = _by_name(
     ),
 )
 """The metrics that go up and down, by name; :func:`readings_of` has their values. Each app has its own."""
+_COMBINE: Final[Mapping[str, Callable[[Iterable[float]], float]]] = {"max": max, "min": min, "sum": sum}
 _BY_RULE_OUTCOME: Final[Mapping[RuleOutcome, str]] = {
     "refuses": "refusals",
     "shadows": "shadow_refusals",
@@ -183,8 +184,7 @@ class MetricsObserver(ABC):
             for decided_by, times in tuple(self._times.items()):
                 for _ in range(len(times)):
                     self._record(decided_by, times.popleft())
-        changing = [self._set_readings(app) for app in self._apps]
-        return any(changing)
+        return self._set_readings()
 
     @abstractmethod
     def _add(self, count: str, values: Values, amount: int) -> None:
@@ -194,13 +194,25 @@ class MetricsObserver(ABC):
     def _record(self, decided_by: str, seconds: float) -> None:
         """Add the time of one check to the histogram."""
 
-    def _set_readings(self, watched: ObservedApp) -> bool:  # noqa: ARG002 - for observers that set readings
-        """Set the readings of an app. Return whether they may change again without an event.
+    def _set_readings(self) -> bool:
+        """Set the readings of the apps. Return whether they may change again without an event."""
+        return False
+
+    def _readings(self) -> Mapping[tuple[str, str], Mapping[Values, float]]:
+        """The readings by app and metric, with bounded labels. Apps of one name are combined as processes of one are.
 
         An app takes locks of its own to answer. So ask it without holding the lock, or a fork, which takes all of them
         in any order, would wait for ever.
         """
-        return False
+        readings = [(app.name, readings_of(app)) for app in self._apps]
+        found = defaultdict[tuple[str, str], dict[Values, float]](dict)
+        with self._lock:
+            for app, of_app in readings:
+                for name, amounts in of_app.items():
+                    before, combine = found[app, name], _COMBINE[READINGS[name].over_processes]
+                    for values, amount in self._bounded(name, amounts).items():
+                        before[values] = combine((before[values], amount)) if values in before else amount
+        return found
 
     def _bounded(self, reading: str, amounts: Mapping[Values, float]) -> dict[Values, float]:
         """``amounts`` of the metric ``reading``, with bounded labels."""

@@ -12,7 +12,7 @@ from functools import partial
 from ..engine import ConfigurationError
 from ..engine.errors import brief, check_bool
 from .events import AFTERWARDS, Event
-from .metrics import CHECK_TIME, COUNTS, READINGS, Measured, MetricsObserver, Values, readings_of
+from .metrics import CHECK_TIME, COUNTS, READINGS, Measured, MetricsObserver, Values
 
 try:
     from opentelemetry import metrics, trace
@@ -106,13 +106,11 @@ class OpenTelemetryObserver(MetricsObserver):
             make(f"multilimit.{name}", [partial(self._observe, name)], unit=each.unit, description=each.text)
 
     def _observe(self, reading: str, _: CallbackOptions) -> Iterable[Observation]:
-        readings = [(app, readings_of(app)[reading]) for app in self._apps]  # without the lock: see _set_readings
-        with self._lock:
-            amounts = [(app, self._bounded(reading, of_app)) for app, of_app in readings]
         return [
-            Observation(amount, {"multilimit.app": app.name, **_attributes(READINGS[reading], values)})
-            for app, of_app in amounts
-            for values, amount in of_app.items()
+            Observation(amount, {"multilimit.app": app, **_attributes(READINGS[reading], values)})
+            for (app, name), amounts in self._readings().items()
+            if name == reading
+            for values, amount in amounts.items()
         ]
 
 

@@ -13,7 +13,6 @@ from typing import Any, Final
 
 from ..engine import ConfigurationError
 from ..engine.errors import brief, check_iterable, is_number
-from .events import ObservedApp
 from .metrics import (
     CHECK_TIME,
     COUNTS,
@@ -23,7 +22,6 @@ from .metrics import (
     MetricsObserver,
     Values,
     check_namespace,
-    readings_of,
 )
 
 try:
@@ -104,16 +102,16 @@ class PrometheusMetrics(MetricsObserver, Collector):
     def _record(self, decided_by: str, seconds: float) -> None:
         self._seconds.labels(decided_by).observe(seconds)
 
-    def _set_readings(self, watched: ObservedApp) -> bool:
-        readings = readings_of(watched)
+    def _set_readings(self) -> bool:
+        readings = self._readings()
         with self._lock:
-            for name, gauge in self._gauges.items():
-                shown = self._shown.setdefault((watched.name, name), set())
-                amounts = {**dict.fromkeys(shown, 0), **self._bounded(name, readings[name])}
-                for values, amount in amounts.items():
-                    gauge.labels(watched.name, *values).set(amount)
+            for (app, name), amounts in readings.items():
+                shown = self._shown.setdefault((app, name), set())
+                for values, amount in {**dict.fromkeys(shown, 0), **amounts}.items():
+                    self._gauges[name].labels(app, *values).set(amount)
                 shown.update(amounts)
-        return not readings["storage.up"][()] or readings["fallback_keys"][()] > 0
+        apps = {app for app, _ in readings}
+        return any(not readings[app, "storage.up"][()] or readings[app, "fallback_keys"][()] > 0 for app in apps)
 
 
 def _name_of(metric: Measured) -> str:

@@ -62,7 +62,9 @@ def test_prometheus_and_opentelemetry_export_the_same_numbers(
 ) -> None:
     registry = CollectorRegistry()
     prometheus, opentelemetry = PrometheusMetrics(registry=registry), OpenTelemetryObserver(meter_provider=meters)
-    MultiLimit(app, observers=[prometheus, opentelemetry])
+    apps = [app, Flask(app.name)]
+    for each in apps:
+        MultiLimit(each, observers=[prometheus, opentelemetry])
     app.add_url_rule("/", "view", rate_limiter(type=LimitType.IP, rules="3/hour", ban=Ban(after=2))(lambda: "ok"))
     app.add_url_rule("/trial", "trial", rate_limiter(rules="1/hour", shadow=True)(lambda: "ok"))
     app.add_url_rule("/real", "real", rate_limiter(rules="9/hour", cost=2, settle="header:X-Units")(lambda: REAL))

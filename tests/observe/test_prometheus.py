@@ -331,6 +331,16 @@ def test_one_object_may_observe_several_apps(shop: Shop) -> None:
     assert shop.shows("storage_up") == {("one",): 1, ("two",): 1}
 
 
+def test_apps_of_one_name_are_shown_as_processes_of_one_app_are(shop: Shop, storage: RecordingStorage) -> None:
+    storage.broken = True
+    apps = [Flask("shop"), Flask("shop")]
+    for shop.app, of_app in zip(apps, (storage, None), strict=True):
+        shop.limit(storage=of_app).get("/")
+
+    assert shop.shows("storage_up") == {("shop",): 0}
+    assert sum(shop.shows("storage_breaker").values()) == 2
+
+
 def test_observer_does_not_keep_dropped_apps_alive_and_shows_only_their_counts(shop: Shop) -> None:
     shop.app = Flask("dropped")
     shop.limit().get("/")
