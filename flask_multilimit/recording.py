@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from types import NoneType
 
 from flask import Flask, Response, request
 from werkzeug.exceptions import MethodNotAllowed, NotFound
@@ -164,7 +164,8 @@ class Recorder:
                 request.__dict__.setdefault(self._attribute, (decision, subjects, time.monotonic_ns()))
 
     def _record_response(self, response: Response) -> Response:
-        if self._closed or not self._is_wanted() or not _is_limited(request.routing_exception):
+        is_limited = isinstance(request.routing_exception, (NoneType, NotFound, MethodNotAllowed))  # no redirect
+        if self._closed or not self._is_wanted() or not is_limited:
             return response
         if len(self._waiting) >= MOST_WAITING:
             self.dropped += 1
@@ -263,8 +264,3 @@ def _settled(record: Record) -> dict[str, int | None]:
                 name, units = declaration.shown_name, [settled[hit.key] for hit in hits if hit.key in settled]
                 found[name] = max(units, default=found.get(name))
     return found
-
-
-def _is_limited(error: Any) -> bool:
-    """Whether limits apply: they do not to a redirect by the router."""
-    return error is None or isinstance(error, (NotFound, MethodNotAllowed))

@@ -65,10 +65,12 @@ class Usage(StrictBlueprint):
             raise ConfigurationError(f"Usage: multilimit={brief(multilimit)}: give the MultiLimit of the app")
         check_place("Usage", name, url_prefix)
         check_iterable("endpoints", endpoints)
-        labels = limits if isinstance(limits, Mapping) else _unlabelled(limits)
+        if not isinstance(limits, Mapping):
+            check_iterable("limits", limits)
+            limits = dict.fromkeys(limits, "")
         super().__init__(name, __name__, url_prefix=url_prefix)
         self._multilimit = multilimit
-        self._wanted = Wanted(tuple(endpoints), labels)
+        self._wanted = Wanted(tuple(endpoints), limits)
         exempt(self)
         self.after_request(pages.vary)
         self.add_url_rule("", "show", self._show)
@@ -99,8 +101,3 @@ class Usage(StrictBlueprint):
             return pages.answer(self.quotas())
         except StorageDenied as error:
             raise Refusals.unavailable(error, gate_in_force().settings) from error
-
-
-def _unlabelled(limits: Iterable[str]) -> Mapping[str, str]:
-    check_iterable("limits", limits)
-    return dict.fromkeys(limits, "")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ..control.control import Difference, Preview
@@ -73,14 +73,15 @@ def impact(gate: AppGate, preview: Preview, *, warning: str = "") -> Impact:
     """What the change of a ``preview`` would do; ``warning`` adds to its own."""
     with looking(gate) as memory:
         known = None if _of_client(preview.entry) else memory  # traffic is that of all clients
-        evidence = () if known is None else tuple(evidence_of(known, preview.endpoints))
+        found = () if known is None else (one for each in preview.endpoints for one in _of_endpoint(known, each))
+        evidence = {(each.endpoint, each.rule): each for each in found}
     return Impact(
         entry=entry_of(preview.entry),
         endpoints=tuple(map(_differing, preview.endpoints)),
         replaces=None if preview.replaces is None else entry_of(preview.replaces),
         warning=preview.warning or warning,
         notes=tuple(_notes(gate, preview)),
-        evidence=evidence,
+        evidence=tuple(evidence.values())[:MOST_SENTENCES],
         seen=preview.seen,
     )
 
@@ -116,12 +117,6 @@ def _differing(each: Difference) -> Difference:
         tuple(text for text in each.before if text not in each.after),
         tuple(text for text in each.after if text not in each.before),
     )
-
-
-def evidence_of(memory: TrafficMemory, differences: Sequence[Difference]) -> list[Evidence]:
-    found = (known for each in differences for known in _of_endpoint(memory, each))
-    unique = {(each.endpoint, each.rule): each for each in found}
-    return list(unique.values())[:MOST_SENTENCES]
 
 
 def _of_endpoint(memory: TrafficMemory, difference: Difference) -> Iterable[Evidence]:

@@ -10,7 +10,6 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
-from ..control.entries import Listing, Override
 from ..declare.addresses import Who, number_of
 from ..declare.subjects import ANONYMOUS, EVERYONE, LimitType, Subject, parts_by_type
 from ..engine import BanStatus, Decision, Hit, Limiter, RuleStatus, StorageError
@@ -266,7 +265,7 @@ def standing(
         and math.inf in waits
         and all(each.waits_for_slot for each in decided if _wait_of(each) == math.inf),
         listed=listed,
-        entries=tuple(entry_of(each) for each in _entries_about(gate, client)),
+        entries=tuple(entry_of(each) for each in document_in_force(gate).entries if _is_about(each.who, client)),
         requests=tuple(shown),
         paging=paging,
         untouched=sum(not each.matters for each in found),
@@ -416,16 +415,11 @@ def _list_standing(listed: Listed | None) -> ListStanding | None:
     return ListStanding(str(listed.who), action, listed.where, status, listed.ends_in)
 
 
-def _entries_about(gate: AppGate, client: Client) -> list[Override | Listing]:
-    """The entries about it, about a network that contains it, and about networks in it."""
-    entries = document_in_force(gate).entries
-    return [each for each in entries if each.who is not None and _is_about(each.who, client)]
-
-
-def _is_about(who: Who, client: Client) -> bool:
+def _is_about(who: Who | None, client: Client) -> bool:
+    """Whether ``who`` is ``client``, or a network that contains it, or one in it."""
     own = None if client.who is None else client.who.network
-    if who.network is None or own is None:
-        return client.who == who
+    if who is None or who.network is None or own is None:
+        return who is not None and client.who == who
     wider, within = sorted((who.network, own), key=lambda each: each.prefixlen)
     return wider.has((within.version, within.first))  # networks overlap only if one contains the other
 
@@ -635,20 +629,16 @@ def _lift(
     for request in refused:
         keys.setdefault(request.endpoint, []).extend(each for each in request.rules if not each.allowed)
     for endpoint, rules in list(keys.items())[:3]:
-        if options := _options_for(plans, rules):
+        subjects = [Subject(each.type, each.subject) for each in rules]
+        if options := " ".join(dict.fromkeys(option for each in subjects for option in _options_of(plans, each))):
             found.append(f"flask multilimit reset {shlex.quote(endpoint)} {options}")
     if elsewhere.refused_at and client.subject and (options := " ".join(_options_of(plans, client.subject))):
         found.append(f"flask multilimit reset {options} --all")
     return tuple(dict.fromkeys(found))
 
 
-def _options_for(plans: Plans, rules: Iterable[RuleStanding]) -> str:
-    """The options that name the subjects of ``rules``."""
-    found = dict.fromkeys(option for each in rules for option in _options_of(plans, Subject(each.type, each.subject)))
-    return " ".join(found)
-
-
 def _options_of(plans: Plans, subject: Subject) -> list[str]:
+    """The options that name ``subject``; none if it is a digest of several types."""
     if parts := plans.parts_of(subject):
         return [option for part in parts for option in _options_of(plans, part)]
     type_name, value = subject

@@ -412,7 +412,9 @@ class TrafficMemory:
         self.milliseconds = (self._clock() - begin) * 1000
         self.refusals.starts = self._reader.starts()
         last, settled = bucket_at(at), bucket_at(at - SETTLED_SECONDS)
-        self._forget_all_but(range(last - SLICES + 1, last + 1))
+        for bucket in self._known.keys() - range(last - SLICES + 1, last + 1):  # too old, or the clock was put back
+            self._store(bucket, Counts())
+            del self._known[bucket], self.refusals.slices[bucket]
         for bucket in self._known:  # after the clock was put back, some change again
             self._known[bucket] = self._known[bucket] and bucket < settled
         wanted = [bucket for bucket in range(last, last - SLICES, -1) if not self._known.get(bucket, False)]
@@ -434,12 +436,6 @@ class TrafficMemory:
         self._with_checks.discard(bucket)
         if counts.checks:
             self._with_checks.add(bucket)
-
-    def _forget_all_but(self, buckets: range) -> None:
-        """Forget what is an hour old, and what lies in the future since the clock was put back."""
-        for bucket in self._known.keys() - buckets:
-            self._store(bucket, Counts())
-            del self._known[bucket], self.refusals.slices[bucket]
 
 
 def _amounts_of(counts: Counts) -> dict[tuple[str, ...], int]:

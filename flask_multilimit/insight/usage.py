@@ -12,7 +12,6 @@ from typing import Any, Literal, NamedTuple, TypeVar, cast
 from werkzeug.exceptions import HTTPException
 
 from ..declare.dynamic import DynamicRules, NoRules
-from ..declare.limiter import Declaration
 from ..declare.subjects import Subject
 from ..engine import Calendar, ConfigurationError, Decision, Hit, Rule, RuleStatus
 from ..engine.decision import FALLBACKS
@@ -184,7 +183,10 @@ class _ClientLimits:
         """The limiter with its hits, if it counts the client."""
         declared = listed.planned.declaration
         try:
-            subject = self._subject_of(declared)
+            subject = self._ask_once(
+                (id(declared.type), declared.name),
+                lambda: self._gate.subjects.resolve(declared.type, declared.name),
+            )
             if subject is None:
                 return
             cost = 1 if callable(declared.cost) else declared.cost
@@ -193,10 +195,6 @@ class _ClientLimits:
             self._report(listed, error)
         else:
             yield _Counting(listed, Applied(declared, subject, hits or ()))
-
-    def _subject_of(self, declared: Declaration) -> Subject | None:
-        who = (id(declared.type), declared.name)
-        return self._ask_once(who, lambda: self._gate.subjects.resolve(declared.type, declared.name))
 
     def _rules_of(self, dynamic: DynamicRules, subject: Subject) -> tuple[Rule, ...] | None:
         declared = dynamic.declaration

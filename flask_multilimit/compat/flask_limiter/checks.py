@@ -74,11 +74,6 @@ class Question(NamedTuple):
             subjects=tuple(f"{type_name}:{key}" for type_name, key in keys_by_type.items()),
         )
 
-    @property
-    def waits_for_response(self) -> bool:
-        """Whether the charge depends on the response."""
-        return any(each.limit.declared.deduct_when is not None for each in self.limits)
-
 
 def _add(hits: dict[str, Hit], hit: Hit) -> str:
     """Add ``hit`` to ``hits``, and return its key."""

@@ -144,7 +144,7 @@ class InForce:
             progress.before = answer
         if not answer.allowed:
             raise self._refusal(answer, place, progress)
-        if question.waits_for_response:
+        if any(each.limit.declared.deduct_when is not None for each in question.limits):
             progress.conditional.append(answer)
 
     def _question(self, place: Place, resolved: Resolved, progress: Progress) -> Question:
