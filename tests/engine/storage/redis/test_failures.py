@@ -368,6 +368,14 @@ def test_reply_that_announces_more_than_the_memory_holds_is_a_storage_error(
         storage.check(hits())
 
 
+def test_reply_that_the_client_cannot_decode_is_a_storage_error() -> None:
+    with Liar(lambda sent: [b"+OK\r\n" * sent.count(b"CLIENT") or b"+\xff\r\n"]) as liar:
+        storage = RedisStorage(OwnClient.from_url(liar.url, protocol=2, decode_responses=True))
+
+        with pytest.raises(StorageError, match="UnicodeDecodeError"):
+            storage.check(hits())
+
+
 def test_log_puts_the_remedy_into_the_sentence_of_the_error() -> None:
     refused = storage_error(redis.ConnectionError("Connection closed by server."))
 
