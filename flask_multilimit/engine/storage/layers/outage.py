@@ -103,15 +103,13 @@ class Breaker:
             raise error
         return ask(*arguments)
 
-    def fail(self, hits: tuple[Hit, ...], error: StorageError) -> bool:
-        """Open. Return whether an outage begins: a failure in ``HALF_OPEN`` belongs to the same outage."""
-        begins = not self.has_failed
+    def fail(self, hits: tuple[Hit, ...], error: StorageError) -> None:
+        """Open. A failure in ``HALF_OPEN`` belongs to the same outage."""
+        if not self.has_failed:
+            self.since, self._failed_at = time.time(), time.monotonic()
         self.error, self.failing_hits = error, hits
         self.failures += 1
         self.state = State.OPEN
-        if begins:
-            self.since, self._failed_at = time.time(), time.monotonic()
-        return begins
 
     def fail_again(self, error: StorageError) -> None:
         """Open again in an outage, because a probe failed, or a charge after it."""
@@ -192,13 +190,18 @@ class Outage:
     def _begin(self, hits: tuple[Hit, ...], error: StorageError, failures: int) -> None:
         workers = count_workers(self._given_workers)  # takes milliseconds
         with self._lock:
-            if failures != self.breaker.failures or not self.breaker.fail(hits, error):
+            if failures != self.breaker.failures:
                 return
-            self.pending.begin()
-            self._leave_slots_to_storage()  # its last answer counts them
-            self.fallback.begin()
-            self._share_between(workers)
+            begins = not self.breaker.has_failed
+            if begins:
+                self.pending.begin()
+                self._leave_slots_to_storage()  # its last answer counts them
+                self.fallback.begin()
+                self._share_between(workers)
+            self.breaker.fail(hits, error)  # last: if this is interrupted, the next failure begins the outage
             health = self._health()
+        if not begins:
+            return
         self._report.failed(hits, error, health)
         self.recover()
 

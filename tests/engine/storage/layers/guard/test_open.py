@@ -32,6 +32,7 @@ from flask_multilimit.engine.slots import slots_of
 from flask_multilimit.engine.storage.layers.fallback import Fallback
 from support.bench import hits, rule
 from support.clock import Clock
+from support.interrupts import interrupted
 from support.rates import RATES
 from support.waiting import PATIENCE, until
 
@@ -57,6 +58,20 @@ def test_error_of_a_subclass_that_sets_no_fields_begins_an_outage(workers: Worke
 
     assert workers.limiter.check(hits("9/hour")).decided_by == "local"
     assert workers.limiter.health().state == "failed"
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_worker_whose_outage_is_interrupted_when_it_begins_admits_its_share(make: Callable[..., Workers]) -> None:
+    workers = make(4)
+    workers.break_down()
+
+    def check() -> None:
+        workers.limiter.check(hits("8/minute"))
+
+    for point in interrupted(check):
+        assert workers.admitted(hits("8/minute"), 9)[0] <= 2, point
+        workers = make(4)
+        workers.break_down()
 
 
 def test_policy_allow_admits_every_check(make: Callable[..., Workers]) -> None:
