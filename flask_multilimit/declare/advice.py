@@ -270,9 +270,12 @@ class Holder:
 
     def release(self) -> None:
         """Release the slots."""
-        decisions, self.decisions = self.decisions, []
-        if decisions:
-            KEEPER.release_all(decisions)
+        if self.decisions:
+            decisions, self.decisions = self.decisions, []
+            try:
+                KEEPER.release_all(decisions)
+            finally:
+                self.decisions += decisions  # none, unless an exception came from outside, as of a signal handler
 
     def end(self) -> None:
         """Release the slots, and call :attr:`at_end`: in another thread if a dropped generator or coroutine ends."""
@@ -283,10 +286,16 @@ class Holder:
             self._end()
 
     def _end(self) -> None:
-        at_end, self.at_end = self.at_end, []
         self.release()
+        at_end, self.at_end = self.at_end, []
         for act in at_end:
             act()
+
+    def __del__(self) -> None:
+        # Whatever ends this was interrupted, or dropped before its end, or even its beginning. In another thread:
+        # garbage is collected at any point of any code, perhaps inside of a lock.
+        if self.decisions or self.at_end:
+            KEEPER.call_soon(self.end)
 
 
 _call: ContextVar[tuple[Holder, Request | None] | None] = ContextVar("multilimit_held", default=None)

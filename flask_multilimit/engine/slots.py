@@ -114,8 +114,9 @@ class Keeper:
         elif not (slots := slots_of(decision)):
             return
         due = self._clock() + pause
-        self._held[check_id] = held = _Held()
+        held = _Held()
         held.keeper, held.storage, held.slots, held.timeout, held.due = self, storage, slots, timeout, due
+        self._held[check_id] = held
         if due < self.beat.wakes_at:  # seldom: this saves a call
             self.beat.wake(due)
 
@@ -147,7 +148,8 @@ class Keeper:
         released or refunded before, or taken before a fork. If a release raises, the others are made nevertheless."""
         try:
             while decisions:
-                self.release(decisions.pop())
+                self.release(decisions[-1])
+                decisions.pop()
         finally:
             if decisions:
                 self.release_all(decisions)

@@ -75,9 +75,13 @@ class Settlement:
             holder = self._holder_of_request()
         if holder is None or holder.ended:  # nobody knows when the work ends, so its slots expire
             return
-        self._in_force.limiter.hold(decision)
-        if not holder.hold(decision):
-            KEEPER.let_expire(decision)
+        is_held = False
+        try:
+            self._in_force.limiter.hold(decision)
+            is_held = holder.hold(decision)
+        finally:
+            if not is_held:
+                KEEPER.let_expire(decision)
 
     def _holder_of_request(self) -> Holder | None:
         if not self._releases_slots:  # few apps have any, so the request path is patched late

@@ -47,11 +47,6 @@ class RequestHolder(Holder):
         """Hold slots that are taken after an end, until the next one."""
         self.server_has_body = self.ended = False
 
-    def __del__(self) -> None:
-        # Threads that share a context ended at the same instant, and Flask tore nothing down.
-        if self.decisions or self.at_end:
-            KEEPER.call_soon(self.end)
-
 
 def holder_of_request() -> Holder | None:
     """The holder of slots until the current request ends; ``None`` outside of one."""

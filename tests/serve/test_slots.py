@@ -26,6 +26,7 @@ from flask_multilimit.engine.slots import KEEPER
 from flask_multilimit.engine.storage import Lost, Slot
 from support.calls import calls_during
 from support.doubles import with_wraps
+from support.interrupts import interrupted
 from support.pages import own_storage
 from support.servers import Server
 from support.waiting import PATIENCE, until
@@ -68,6 +69,30 @@ def test_slot_is_in_use_until_the_response_is_closed(app: Flask) -> None:
     second.close()
     assert in_use(app, "index") == 0
     assert len(KEEPER) == 0
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_interrupted_request_renews_its_slot_no_more(app: Flask) -> None:
+    many_at_once = rate_limiter(rules="1000 at once")
+
+    @app.get("/")
+    @many_at_once
+    def index() -> str:
+        return service()
+
+    @many_at_once
+    def service() -> str:
+        return "ok"
+
+    def request() -> None:
+        get(app, buffered=True)
+
+    request()
+    gc.freeze()  # what there is now need not be searched each time
+    for _ in interrupted(request):
+        gc.collect()
+        until(lambda: len(KEEPER) == 0, every=0.001)
+    gc.unfreeze()
 
 
 def test_complete_response_in_testing_mode_needs_no_close(app: Flask) -> None:
