@@ -205,8 +205,8 @@ class ControlFollower:
             self._fail(error)
             return
         ours, is_older = known.document.at(found.now), written_at(found.stamp) <= written_at(known.stamp)
-        has_undone_entries = is_older and known.stamp and document.at(found.now).entries
-        if (ours.entries or has_undone_entries) and _has_lost(known, found):
+        # Also if nothing is in force any more: somebody who missed that may have a copy of what was undone.
+        if known.stamp and _has_lost(known, found):
             if not is_older:
                 with suppress(ConfigurationError):  # both together may be too many
                     document = ours.updated_by(document)
@@ -229,7 +229,7 @@ class ControlFollower:
         """Write ``document``, which the server has lost, unless another process has done so. The next question reads
         what is there then."""
         count = len(document.entries)
-        what = f"changes that the server had lost: {count}" if count else "the undoing of all changes"
+        what = f"changes that the server had lost: {count}" if count else "the end of all changes"
         change = Change(at=0, author="", reason=REASON_OF_LOSS, what="put back", entry=what, id="", replaces="")
         if self.store.write(found.stamp, document.dump(), change, lost=self.in_force.stamp) is not None:
             self._logger.warning("Rate limits: worker %d put back %s: %s", os.getpid(), what, REASON_OF_LOSS)

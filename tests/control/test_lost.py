@@ -147,9 +147,10 @@ def test_expired_entry_is_not_put_back(own_server: Server) -> None:
     until(lambda: shop.control.entries() == ())
 
     restart(own_server)
-    shop.follower.ask()
+    ask_twice(shop)
 
-    assert shop.control.history() == []
+    assert shop.control.entries() == ()
+    assert [each["entry"] for each in put_back(shop)] == ["the end of all changes"]
 
 
 def test_worker_without_write_permission_keeps_its_copy_in_force_and_logs_it(
@@ -185,6 +186,21 @@ def test_lifted_denial_stays_lifted_after_a_restart_from_a_snapshot(own_server: 
 
     assert len(put_back(shop)) == 1
     assert not shop.denies()
+    assert not shop_on(own_server.tcp_url).denies()
+
+
+def test_lifted_denial_stays_lifted_after_a_restart_though_a_worker_missed_that(own_server: Server) -> None:
+    shop, stopped = serving(own_server), serving(own_server)
+    lifted = shop.control.deny(CLIENT, lasting=True)
+    until(stopped.denies)
+    stopped.follower.close()
+    shop.control.undo(lifted.id)
+
+    restart(own_server)
+    ask_twice(shop)
+    ask_twice(stopped)
+
+    assert not stopped.denies()
     assert not shop_on(own_server.tcp_url).denies()
 
 
