@@ -99,7 +99,7 @@ class AppliedLimits:
     may_give_back: bool
     """Whether some of what it charges may be given back: because of the response, or by a release."""
     has_answers: bool
-    """Whether any of them has a message or a reaction of its own."""
+    """Whether any of them has a message or a reaction of its own, or a reserve."""
     has_bans: bool
     """Whether any of them may ban a subject."""
     failure: BaseException | None
@@ -123,8 +123,8 @@ class AppliedLimits:
         settles = any(each.declaration.settles_charges for each in limiters)
         self.settling = tuple(_settleable(limiters)) if settles else ()
         self.may_give_back = self.holds_slots or bool(self.settling)
-        answers = [(each.declaration.message, each.declaration.on_rejected) for each in limiters]
-        self.has_answers = any(message is not None or react is not None for message, react in answers)
+        answers = [(each.message, each.on_rejected, each.reserve) for each, *_ in limiters]
+        self.has_answers = any(answer is not None for of_one in answers for answer in of_one)
 
     @property
     def unknown(self) -> tuple[str, ...]:

@@ -359,7 +359,7 @@ class Refusals:
     def too_many(self, decision: Decision, applied: AppliedLimits, settings: Settings) -> RateLimitExceeded:
         """The refusal for ``decision``."""
         declared = applied.refusing_longest(decision) if applied.has_answers else None
-        messages, busy = _messages(settings), applied.sheds_load(decision)
+        messages, busy = _messages(settings), declared is not None and applied.sheds_load(decision)
         default = messages.busy if busy else messages.too_many
         if applied.has_bans and decision.ban is not None:
             default = messages.banned
