@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from flask import Flask, Request, Response, has_request_context
@@ -30,7 +29,7 @@ from ..plan.sources import UNMATCHED_SCOPE
 from ..signals import limit_event, limits_checked, notify, request_denied, request_rejected, shadow_rejected
 from .applier import ControlApplier
 from .audience import AppAudience, check_and_report, key_of, report, report_bans, send_signals
-from .headers import cache_fields, describe, latest_refusal, own_copy, unshared
+from .headers import cache_fields, describe, own_copy, unshared
 from .refusal import AccessDenied, RateLimitExceeded, Refusals, answer_refusals
 from .settle import Settlement, require_response
 from .startup import Startup, validate_when_app_runs, validate_when_flask_run_has_loaded
@@ -102,8 +101,8 @@ class AppGate(AppState):
 
         def process_response(_: Flask, *arguments: Any) -> Response:
             record, own, answer = self._records.current(), None, arguments[-1]
-            is_refusal = record is not None and (record.refused or latest_refusal(record.decisions) is not None)
-            if is_refusal and answer.status_code != HTTPStatus.TOO_MANY_REQUESTS:  # which never keeps them
+            is_refusal = record is not None and (record.refused or record.refusal is not None)
+            if is_refusal and answer.status_code != 429:  # which never keeps them
                 if not hasattr(answer.headers, "multilimit_added"):  # no view has sent it
                     own = cache_fields(answer)
                 arguments = (*arguments[:-1], own_copy(answer))  # so that it keeps no field of after_request functions
@@ -112,9 +111,7 @@ class AppGate(AppState):
             if record is not None and (record.decisions or record.refused):
                 if record.open_charges:
                     response = self.settlement.at_response(response, record)
-                return describe(
-                    response, record.decisions, self.settings, self._secret, refused=record.refused, own=own
-                )
+                return describe(response, record, self.settings, self._secret, own=own)
             return response
 
         self.limiter.follow(self.apply_overrides)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import base64
 import math
-import re
 import time
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -29,7 +28,8 @@ from ..engine import Calendar, Decision, Hit, Rule
 from ..engine.algorithms import BAN, EVENLY, SLIDING, Quota
 from ..engine.forks import notify_child
 from ..engine.hits import Hits, memoized, part_of
-from ..engine.reply import ALLOWED, start_of
+from ..engine.reply import start_of
+from .state import Record
 
 Standing = tuple[int, int, int]
 Fields = Iterable[tuple[str, str]]
@@ -39,7 +39,8 @@ R = TypeVar("R", bound=Response)
 CONCURRENT_REQUESTS: Final = "concurrent-requests"
 """Quota unit of draft-ietf-httpapi-ratelimit-headers for requests in progress."""
 NO_STORE = ("Cache-Control", "no-store")
-_OF_CACHES = re.compile("(?i)(.+-)?cache-control|(surrogate|edge)-control|x-accel-expires")
+_OF_CACHES = ("cache-control", "surrogate-control", "edge-control", "x-accel-expires")
+"""How the names of their fields end."""
 REQUESTS = "requests"
 """Quota unit of the same, for rules that say nothing else."""
 
@@ -127,44 +128,40 @@ def cache_fields(response: Response) -> dict[str, str]:
     """``Cache-Control``, and the fields that some shared caches obey in its place (RFC 9213), by name in lower case."""
     headers: object = response.headers  # apps may assign a dict
     fields = headers if isinstance(headers, Headers) else Headers(response.headers)
-    return {name.lower(): value for name, value in fields if _OF_CACHES.fullmatch(name)}
+    return {lower: value for name, value in fields if (lower := name.lower()).endswith(_OF_CACHES)}
 
 
 def describe(
-    response: R,
-    decisions: Sequence[Decision],
-    settings: Settings,
-    secret: bytes = b"",
-    *,
-    refused: bool = False,
-    own: Mapping[str, str] | None = None,
+    response: R, record: Record, settings: Settings, secret: bytes = b"", *, own: Mapping[str, str] | None = None
 ) -> R:
-    """Add the header fields for all limits that were checked for the request; ``refused``: by something else. ``own``
-    are the :func:`cache_fields` that a refusal had before ``after_request`` functions, which may give them to every
-    response. Returns the response to send."""
-    fields = None
-    if settings.headers == "draft-11" and len(decisions) == 1 and not secret and not refused:
+    """Add the header fields for all limits that were checked for the request. ``own`` are the :func:`cache_fields` that
+    a refusal had before ``after_request`` functions, which may give them to every response. Returns the response to
+    send."""
+    fields, refused, decisions = None, record.refusal is not None or record.refused, record.decisions
+    if not refused and settings.headers == "draft-11" and len(decisions) == 1 and not secret:
         fields = draft_11_fast(decisions[0], settings)
-    fields = fields or _fields(decisions, settings, response, secret, refused=refused, own=own)
-    if fields and fields[0] is NO_STORE and (outweighing := cache_fields(response)):
-        response = without_fields(response, outweighing)
+    fields = fields or _fields(record, settings, response, secret, own)
+    for name, _ in response.headers:
+        lower = name.lower()
+        if lower in _NAMES or lower.endswith(_OF_CACHES):
+            if fields and fields[0] is NO_STORE:
+                response = without_fields(response, cache_fields(response))
+            put = response.headers.set
+            break
+    else:  # as nearly always; adding takes a third of the time of setting
+        put = response.headers.add
     # First, because another thread may copy the response meanwhile.
     response.headers.multilimit_added = fields  # type: ignore[attr-defined]
-    _put(response.headers, fields)
+    for name, value in fields:
+        put(name, value)
     return response
 
 
 def _fields(
-    decisions: Sequence[Decision],
-    settings: Settings,
-    response: Response,
-    secret: bytes,
-    *,
-    refused: bool,
-    own: Mapping[str, str] | None,
+    record: Record, settings: Settings, response: Response, secret: bytes, own: Mapping[str, str] | None
 ) -> Sequence[tuple[str, str]]:
     found: list[tuple[str, str]] = []
-    wait, refusal = None, latest_refusal(decisions)
+    wait, refusal, refused = None, record.refusal, record.refused
     if refusal is not None or refused:
         is_refusal = response.status_code in ({403, 429, 503} if refused else {429, 503})
         if is_refusal or "cache-control" not in (own or {}) or cache_fields(response) != own:
@@ -176,29 +173,11 @@ def _fields(
     dialects = DIALECTS[settings.headers]
     if not dialects or (refusal is None and settings.headers_on != "always"):
         return found
-    hits, standings = _shown(decisions, with_shadows=settings.shadow_headers)
+    hits, standings = _shown(record.decisions, with_shadows=settings.shadow_headers)
     if hits:
         for dialect in dialects:
             found += dialect(hits, standings, wait, secret)
     return found
-
-
-def _put(headers: Headers, fields: Sequence[tuple[str, str]]) -> None:
-    """Set ``fields``. Adding takes a third of the time of setting, and nearly always none of them exists yet."""
-    put = headers.add
-    for name, _ in headers:
-        if name.lower() in _NAMES:
-            put = headers.set
-            break
-    for name, value in fields:
-        put(name, value)
-
-
-def latest_refusal(decisions: Sequence[Decision]) -> Decision | None:
-    for decision in reversed(decisions):
-        if not decision.reply[ALLOWED]:
-            return decision
-    return None
 
 
 def _retry_after(decision: Decision, settings: Settings) -> int | None:
@@ -284,9 +263,10 @@ def _effective_window(hit: Hit, standing: Standing) -> int:
     - Otherwise (a fixed window): until the quota is full again; a window that begins with the next request, if it is.
     - A period of the calendar: until it ends, if any of it was used.
     """
-    (remaining, retry_after, reset_after), quota = standing, hit.rule.quota
+    remaining, retry_after, reset_after = standing
     if retry_after:
         return retry_after
+    quota = hit.rule.quota
     if remaining > 0 and hit.rule.algorithm in PACED:
         return -(-remaining * quota.window // quota.count)
     if hit.rule.algorithm in EVENLY:
@@ -313,14 +293,13 @@ def _policies_and_limits(
 ) -> Fields:
     """``RateLimit-Policy`` and ``RateLimit``."""
     parts = _with_partition_keys(hits, secret) if secret else memoized(hits, _parts)
-    items = map(_item, parts.starts, hits, standings, waits)
+    items = [
+        f"{start}{left if left > 0 else 0};t={(wait + 999_999) // 1_000_000}"
+        if wait > 0 and not hit.rule.holds_slots
+        else f"{start}{left if left > 0 else 0}"
+        for start, hit, (left, _, _), wait in zip(parts.starts, hits, standings, waits, strict=True)
+    ]
     return ("RateLimit-Policy", parts.policy), ("RateLimit", ", ".join(items))
-
-
-def _item(start: str, hit: Hit, standing: Standing, wait: int) -> str:
-    """The item of ``RateLimit`` that begins with ``start``, with ``wait`` rounded up to whole seconds."""
-    left = standing[0] if standing[0] > 0 else 0
-    return f"{start}{left};t={-(-wait // 1_000_000)}" if wait > 0 and not hit.rule.holds_slots else f"{start}{left}"
 
 
 _Shown = tuple[str, Rule, str, bool]
@@ -396,10 +375,11 @@ def unit_of(hit: Hit) -> str:
 
 
 def draft_11_fast(decision: Decision, settings: Settings) -> Sequence[tuple[str, str]] | None:
-    """The fields of :func:`draft_11`, if units are left of every quota, and are slots or come back little by little, as
-    in nearly every request; otherwise ``None``. With three rules in memory, it saves one twentieth of a request."""
+    """The fields of :func:`draft_11` for a request that is admitted, if units are left of every quota, and are slots or
+    come back little by little, as in nearly every request; otherwise ``None``. With three rules in memory, it saves one
+    twentieth of a request."""
     hits, reply = decision.hits, decision.reply
-    if not reply[ALLOWED] or decision.settled or settings.headers_on != "always":
+    if decision.settled or settings.headers_on != "always":
         return None
     parts = memoized(hits, _parts)
     if not parts.template:

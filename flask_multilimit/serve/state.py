@@ -16,6 +16,7 @@ from ..declare.advice import Bill, app_in_force, gate_of_app
 from ..declare.subjects import Subjects, current_request, request_if_any
 from ..engine import Decision, Limiter
 from ..engine.limiter import decide_unlimited
+from ..engine.reply import ALLOWED
 from ..plan.endpoint import Plan
 from ..plan.plans import Plans
 from .audience import AppAudience
@@ -56,7 +57,7 @@ MOST_DECISIONS = 100
 class Record(Bill):
     """What is known about one request."""
 
-    __slots__ = ("access", "admitted", "checked", "decisions", "plan", "refused")
+    __slots__ = ("access", "admitted", "checked", "decisions", "plan", "refusal", "refused")
 
     def __init__(self, plan: Plan) -> None:
         self.open_charges: tuple[tuple[Decision, Sequence[Any]], ...] = ()  # instead of a call of Bill.__init__
@@ -68,6 +69,8 @@ class Record(Bill):
         """Whether the request passed that check."""
         self.decisions: list[Decision] = []
         """In the order of the checks: the first, which is usually that of the endpoint, and the latest."""
+        self.refusal: Decision | None = None
+        """The latest one that refuses."""
         self.access: tuple[AccessLists | None, Access] = NOT_ASKED
         """The lists that were asked last, and their answer."""
         self.refused: bool = False
@@ -75,6 +78,8 @@ class Record(Bill):
 
     def add(self, decision: Decision) -> None:
         self.decisions.append(decision)
+        if not decision.reply[ALLOWED]:
+            self.refusal = decision
         if len(self.decisions) > MOST_DECISIONS:
             del self.decisions[1]
 

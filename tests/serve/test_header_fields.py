@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from email.utils import parsedate_to_datetime
 from itertools import chain, product
@@ -39,6 +39,7 @@ from flask_multilimit.engine import Hit, Limiter, MemoryStorage, RedisStorage, S
 from flask_multilimit.engine.hits import Hits
 from flask_multilimit.engine.reply import head
 from flask_multilimit.serve.headers import DIALECTS, describe, unshared
+from flask_multilimit.serve.state import NO_PLAN, Record
 from support.asking import read_list
 from support.clock import Clock
 from support.doubles import limited_service
@@ -265,7 +266,7 @@ def test_fields_after_one_check_equal_those_after_two_equal_checks(
 
     for decisions in ([decision], [decision, decision]):
         response = Response()
-        describe(response, decisions, Settings())
+        describe(response, record_of(decisions), Settings())
         fields.append(list(response.headers))
 
     assert fields[0] == fields[1]
@@ -279,7 +280,7 @@ def test_quota_that_has_recovered_during_a_request_is_shown_as_it_is_now(clock: 
         decisions.append(limiter.check(hits))
 
     response = Response()
-    describe(response, decisions, Settings())
+    describe(response, record_of(decisions), Settings())
 
     assert [parameters["r"] for _, parameters in read_list(response.headers["RateLimit"])] == [4]
 
@@ -379,6 +380,13 @@ RULES = st.builds(
     st.integers(1, 12),
     st.sampled_from(ALGORITHMS),
 )
+
+
+def record_of(decisions: Iterable[Decision]) -> Record:
+    record = Record(NO_PLAN)
+    for decision in decisions:
+        record.add(decision)
+    return record
 
 
 def items(response: TestResponse | Response, field: str) -> dict[str, dict[str, Any]]:
