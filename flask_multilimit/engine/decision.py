@@ -319,8 +319,8 @@ class Decision(_Fields):
     @property
     def _waits(self) -> list[int]:
         """The ``retry_after`` of each hit that refuses the check, as in a reply."""
-        waits = zip(self.hits, self.reply[RETRY_AFTERS], strict=True)
-        return [wait for hit, wait in waits if wait and not hit.shadow]
+        hits = self.hits
+        return [wait for place, wait in enumerate(self.reply[RETRY_AFTERS]) if wait and not hits[place].shadow]
 
     @property
     def reset_after(self) -> float:

@@ -89,12 +89,8 @@ def standing_of(reply: Reply, place: int) -> Standing:
 
 def standings_of(reply: Reply) -> Iterable[tuple[int, int, int]]:
     """The standing of each hit, in order."""
-    return zip(
-        reply[REMAINING::FIELDS_PER_HIT],
-        reply[RETRY_AFTER::FIELDS_PER_HIT],
-        reply[RESET_AFTER::FIELDS_PER_HIT],
-        strict=True,
-    )
+    numbers = iter(reply[REMAINING:])
+    return zip(numbers, numbers, numbers, strict=True)
 
 
 def retry_afters(reply: Reply) -> Reply:

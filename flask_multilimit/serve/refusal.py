@@ -284,6 +284,7 @@ whether it is a ban."""
 
 def _violations(decision: Decision) -> tuple[_Violation, ...]:
     """The rules of ``decision.violated``, without making statuses: those would take most of the time."""
+    hits = decision.hits
     return tuple(
         [
             (
@@ -293,8 +294,8 @@ def _violations(decision: Decision) -> tuple[_Violation, ...]:
                 -(-wait // 1_000_000) if wait > 0 else None,
                 hit.rule.algorithm == BAN,
             )
-            for hit, wait in zip(decision.hits, decision.reply[RETRY_AFTERS], strict=True)
-            if wait and not hit.shadow
+            for place, wait in enumerate(decision.reply[RETRY_AFTERS])
+            if wait and not (hit := hits[place]).shadow
         ]
     )
 
