@@ -141,10 +141,11 @@ def describe(
     if not refused and settings.headers == "draft-11" and len(decisions) == 1 and not secret:
         fields = draft_11_fast(decisions[0], settings)
     fields = fields or _fields(record, settings, response, secret, own)
+    forbids_storing = bool(fields) and fields[0] is NO_STORE
     for name, _ in response.headers:
         lower = name.lower()
-        if lower in _NAMES or lower.endswith(_OF_CACHES):
-            if fields and fields[0] is NO_STORE:
+        if lower in _NAMES or (forbids_storing and lower.endswith(_OF_CACHES)):
+            if forbids_storing:
                 response = without_fields(response, cache_fields(response))
             put = response.headers.set
             break
