@@ -61,8 +61,8 @@ class StoredDocument(NamedTuple):
     now: float
     """POSIX time, by the clock of the store."""
     run: str = ""
-    """Changes with each start of the server and each eviction of a key; empty if the user has no right to ask,
-    or while there is nothing to lose: no document, neither known nor found."""
+    """Changes with each start of the server, each eviction of a key, and when the server takes the data of another;
+    empty if the user has no right to ask, or while there is nothing to lose: no document, neither known nor found."""
 
 
 class Worker(NamedTuple):

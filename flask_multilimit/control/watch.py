@@ -35,7 +35,7 @@ LONGEST_NAME = 100
 """The characters that are announced of a host's name."""
 LONGEST_COPY = 1 << 27
 """The most bytes of a copy. The largest document that workers can follow is shorter."""
-LONGEST_STAMP = 100
+LONGEST_STAMP = 200
 PRUNING_PAUSE = 20
 """The pause before ended entries are pruned again, as a multiple of the time that the last pruning took."""
 LONGEST_PAUSE = 5.0
@@ -298,7 +298,7 @@ class ControlFollower:
 def _has_lost(known: InForce, found: StoredDocument) -> bool:
     """Whether a server that has ``found`` has lost a change that is ``known``. A document with a higher version is
     newer: a server that has lost its data counts from 1 again. If the server is on the same run, and has evicted
-    nothing since the last answer, nothing was lost: somebody has deleted the document."""
+    nothing and become no replica since the last answer, nothing was lost: somebody has deleted the document."""
     if version_of(found.stamp) > version_of(known.stamp):
         return False
     return not known.run or known.run != found.run

@@ -10,7 +10,7 @@ from control.conftest import Shop, shop_on
 from flask_multilimit.control.store import StoreInStorage, version_of, written_at
 from flask_multilimit.engine import StorageError
 from flask_multilimit.serve.gate import gate_of
-from support.servers import Server
+from support.servers import Binary, Server
 from support.waiting import until
 
 CLIENT = "198.51.100.7"
@@ -231,6 +231,26 @@ def test_denial_is_put_back_when_a_full_server_evicts_it(own_server: Server) -> 
         client.set(n, bytes(1000))
         n += 1
     client.config_set("maxmemory", 0)
+    ask_twice(shop)
+
+    assert shop.denies()
+    assert shop_on(own_server.tcp_url).denies()
+
+
+def test_denial_is_put_back_when_a_server_was_the_replica_of_one_without_it(
+    own_server: Server, server_binaries: dict[str, Binary]
+) -> None:
+    shop = serving(own_server)
+    shop.control.deny(CLIENT, lasting=True)
+    shop.follower.close()
+    client: Any = own_server.client()
+
+    with Server(next(iter(server_binaries.values())), tcp=True) as other:
+        client.replicaof("127.0.0.1", other.port)
+        until(lambda: not client.exists(DOCUMENT))
+        shop.follower.ask()
+        assert shop.denies()  # nothing can be written to a replica
+        client.replicaof("NO", "ONE")
     ask_twice(shop)
 
     assert shop.denies()
