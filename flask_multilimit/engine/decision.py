@@ -112,7 +112,7 @@ class Charge(NamedTuple):
     """What the charge becomes when it is settled; 0 is a refund."""
 
 
-class _Fields:
+class DecisionFields:
     """The fields of a decision while it is made."""
 
     __slots__ = ("ahead", "check_id", "decided_by", "hits", "reply", "settled")
@@ -129,7 +129,7 @@ class _Fields:
     """How far ahead of :attr:`at` the clock of each hit's server was, in microseconds; ``None``: one server for all."""
 
 
-class Decision(_Fields):
+class Decision(DecisionFields):
     """The answer to one check. Header fields, signals and the exception all read it; none of them asks the storage
     again.
 
@@ -368,7 +368,7 @@ def decision_of(
 ) -> Decision:
     """Make a decision. Every request makes one, so this avoids ``object.__setattr__``, which takes four times as
     long."""
-    made: Any = _Fields()
+    made: Any = DecisionFields()
     made.check_id = check_id
     made.hits = hits
     made.reply = reply
