@@ -12,7 +12,6 @@ no locks: a greenlet that holds one may be waiting for that program.
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import threading
 import weakref
@@ -179,7 +178,8 @@ def worker_of_gunicorn() -> Any:
     """The object of gunicorn for this process, if this is one of its workers; otherwise ``None``, or its master."""
     if "gunicorn.workers.base" not in sys.modules:  # so never on Windows, which lacks the signal
         return None
-    return getattr(signal.getsignal(signal.SIGUSR1), "__self__", None)  # every kind of worker handles this signal
+    signals = sys.modules["signal"]  # gunicorn has imported it; nothing else at a start needs its enumerations
+    return getattr(signals.getsignal(signals.SIGUSR1), "__self__", None)  # every kind of worker handles this signal
 
 
 def master_of_this_process() -> int | None:
