@@ -82,11 +82,13 @@ def test_beat_runs_its_task_although_the_start_of_its_thread_was_interrupted() -
         until(lambda before=before: last > before)  # type: ignore[misc]
 
 
-def test_interrupted_client_object_gives_nobody_the_standing_of_another(server: Server) -> None:
-    limiter, subjects = Limiter(server.client(retry=Retry(NoBackoff(), 1))), count()
+@pytest.mark.parametrize("single", [False, True], ids=["", "with a single connection"])
+def test_interrupted_client_object_gives_nobody_the_standing_of_another(server: Server, single: bool) -> None:
+    client = server.client(retry=Retry(NoBackoff(), 1), single_connection_client=single)
+    limiter, subjects = Limiter(client), count()
 
     def standing(subject: str) -> int:
-        return limiter.check(hits_for(Rule(60, 9999), scope="api", subject=subject)).remaining
+        return limiter.check(hits_for(Rule(60, 9999), scope=f"single-{single}", subject=subject)).remaining
 
     for number in range(3):
         standing(f"user:{number % 2}")

@@ -353,12 +353,14 @@ class RedisStorage:
     def _by_client(self, ask: Callable[..., Any], *arguments: Any) -> Any:
         """What ``ask``, of the client, returns. If it raises anything but an error of ``redis``, such as the exception
         of a signal handler, the client may keep a connection with an unread answer, and take that for the answer to its
-        next command: about another subject. So close its idle connections."""
+        next command: about another subject. So close its idle connections, and the only one of a client with one."""
         try:
             return ask(*arguments)
         except RedisError:
             raise
         except BaseException:
+            if (single := getattr(self._client, "connection", None)) is not None:
+                single.disconnect()
             self._disconnect_idle()
             raise
 
