@@ -134,7 +134,8 @@ class Side:
 
     def __init__(self, checkout: Path, url: str) -> None:
         self.checkout = checkout.resolve()
-        self.environment = {**os.environ, "PYTHONPATH": str(self.checkout)}
+        # With bytecode on disk: otherwise, a start-up would compile our source code each time.
+        self.environment = {**os.environ, "PYTHONPATH": str(self.checkout), "PYTHONDONTWRITEBYTECODE": ""}
         self._process = subprocess.Popen(
             [sys.executable, __file__, "--work", url],
             env=self.environment,
