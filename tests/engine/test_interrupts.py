@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from threading import Thread
 
@@ -14,7 +15,7 @@ from flask_multilimit.engine import Limiter, Rule, hits_for
 from flask_multilimit.engine.storage.cluster.hash_slots import HASH_SLOTS, HashSlots
 from flask_multilimit.engine.storage.redis.compiled import KnownShape, Shapes, shape_of
 from flask_multilimit.engine.storage.redis.connections import Deadline
-from flask_multilimit.engine.storage.redis.storage import ReleaseBatcher
+from flask_multilimit.engine.storage.redis.storage import RedisStorage, ReleaseBatcher
 from flask_multilimit.engine.threads import Beat
 from support.interrupts import interrupted
 from support.servers import Server
@@ -92,6 +93,7 @@ def test_interrupted_client_object_gives_nobody_the_standing_of_another(server: 
 
     for number in range(3):
         standing(f"user:{number % 2}")
-    for point in interrupted(lambda: standing("user:0"), of="redis"):
-        assert standing(f"user:new{next(subjects)}") == 9998, point
+    for act in (partial(standing, "user:0"), partial(RedisStorage(client).keys, "rate_limit:", 3)):
+        for point in interrupted(act, of="redis"):
+            assert standing(f"user:new{next(subjects)}") == 9998, point
     limiter.close()

@@ -6,7 +6,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from inspect import iscoroutinefunction
 from itertools import islice
 from time import monotonic, time_ns
@@ -278,7 +278,8 @@ class RedisStorage:
         self._deadline.stop()
         parts = (prefix, containing, "") if containing else (prefix, "")
         pattern = "*".join(re.sub(r"([*?\[\]\\^])", r"\\\1", part) for part in parts)
-        keys = self._command(lambda: sorted(set(islice(self._client.scan_iter(pattern, count=1000), limit))))
+        scan = partial(self._client.scan_iter, pattern, count=1000)
+        keys = self._command(self._by_client, lambda: sorted(set(islice(scan(), limit))))
         with self._client.pipeline(transaction=False) as pipeline:
             for key in keys:
                 pipeline.pttl(key)
