@@ -99,7 +99,7 @@ class Wire:
             line = self._idle.pop()  # the one used last
         except IndexError:
             line, started = self._open(started)
-        if check_open and line.has_input():
+        if check_open and self._of_idle(line, line.has_input):
             line, started = self._take_another(line, started)
         try:
             reply = line.ask(command, started)
@@ -129,7 +129,7 @@ class Wire:
         """Send ``command`` without waiting for its reply. The next question on this connection reads it, or
         :meth:`confirm`. Raises :data:`FAILURES` if it cannot be sent."""
         line, started = self._take(started)
-        if started - line.used > _FRESH_SECONDS and line.has_input():
+        if started - line.used > _FRESH_SECONDS and self._of_idle(line, line.has_input):
             line, started = self._take_another(line, started)
         self._use(line, line.send, command, started, lost)
 
@@ -182,9 +182,18 @@ class Wire:
         self._idle.append(line)
         return answer
 
+    def _of_idle(self, line: _Line, ask: Callable[..., object], *arguments: object) -> object:
+        """What ``ask`` returns about a ``line`` before a question. If it is interrupted, as by a timeout of gevent, which
+        switches greenlets here, give the line back: otherwise, the pool would miss a connection for ever."""
+        try:
+            return ask(*arguments)
+        except BaseException:
+            _disconnect(self._pool, line)
+            raise
+
     def _take_another(self, line: _Line, started: float) -> tuple[_Line, float]:
         """``line``, or another one if the server has closed it or sent something that nobody asked for."""
-        while not _is_usable(line):
+        while not self._of_idle(line, _is_usable, line):
             _disconnect(self._pool, line)
             try:
                 line = self._idle.pop()

@@ -6,7 +6,7 @@ import gc
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from uuid import uuid4
 
@@ -88,6 +88,36 @@ def test_a_reply_that_comes_after_an_interrupt_is_never_read(wire: Wire, monkeyp
         ask(wire, b"ECHO", b"not mine")
 
     assert ask(wire, b"ECHO", b"mine") == b"mine"
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda wire, command: wire.ask(command, time.monotonic()),
+        lambda wire, command: wire.ask_all([command], time.monotonic()),
+        lambda wire, command: wire.send(command, time.monotonic(), print),
+    ],
+    ids=["ask", "ask all", "send"],
+)
+def test_connection_is_given_back_if_an_interrupt_comes_before_the_question(
+    server: Server, monkeypatch: pytest.MonkeyPatch, act: Callable[[Wire, bytes], object]
+) -> None:
+    """As a timeout of gevent, which switches greenlets while it looks whether the connection is still open."""
+    monkeypatch.setattr(wire_module, "HIREDIS_AVAILABLE", False)
+    wire = wire_of(server.client(max_connections=1), Deadline(None))
+    assert wire is not None
+    ask(wire, b"PING")
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(wire._idle[0].connection, "can_read", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            act(wire, command_of(b"ECHO", b"not mine"))
+
+    assert ask(wire, b"ECHO", b"mine") == b"mine"
+    wire.close()
 
 
 def test_reply_that_announces_more_than_the_memory_holds_is_a_failure_of_the_server(
