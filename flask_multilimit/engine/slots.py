@@ -118,7 +118,11 @@ class Keeper:
         held.keeper, held.storage, held.slots, held.timeout, held.due = self, storage, slots, timeout, due
         self._held[check_id] = held
         if due < self.beat.wakes_at:  # seldom: this saves a call
-            self.beat.wake(due)
+            try:
+                self.beat.wake(due)
+            except BaseException:  # of a timeout of gevent, which switches greenlets here: nobody would release these
+                self._held.pop(check_id, None)
+                raise
 
     def holds(self, decision: Decision) -> bool:
         """Whether this process holds the slots that ``decision`` has taken."""

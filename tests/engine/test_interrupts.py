@@ -12,6 +12,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from flask_multilimit.engine import Limiter, Rule, hits_for
+from flask_multilimit.engine.slots import KEEPER
 from flask_multilimit.engine.storage.cluster.hash_slots import HASH_SLOTS, HashSlots
 from flask_multilimit.engine.storage.redis.compiled import KnownShape, Shapes, shape_of
 from flask_multilimit.engine.storage.redis.connections import Deadline
@@ -81,6 +82,19 @@ def test_beat_runs_its_task_although_the_start_of_its_thread_was_interrupted() -
         before = last
         beat.wake()
         until(lambda before=before: last > before)  # type: ignore[misc]
+
+
+def test_slot_that_is_interrupted_before_its_block_begins_is_renewed_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by a timeout of gevent, which switches greenlets while a thread starts."""
+
+    def interrupted_wake(_: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(KEEPER.beat, "wake", interrupted_wake)
+    with pytest.raises(KeyboardInterrupt), Limiter().slot(hits_for("5 at once", scope="api")):
+        pass
+
+    assert len(KEEPER) == 0
 
 
 @pytest.mark.parametrize("single", [False, True], ids=["", "with a single connection"])

@@ -183,8 +183,8 @@ class Wire:
         return answer
 
     def _of_idle(self, line: _Line, ask: Callable[..., object], *arguments: object) -> object:
-        """What ``ask`` returns about a ``line`` before a question. If it is interrupted, as by a timeout of gevent, which
-        switches greenlets here, give the line back: otherwise, the pool would miss a connection for ever."""
+        """What ``ask`` returns about a ``line`` before a question. If it is interrupted, as by a timeout of gevent,
+        which switches greenlets here, give the line back: otherwise, the pool would miss a connection for ever."""
         try:
             return ask(*arguments)
         except BaseException:
