@@ -254,7 +254,13 @@ class InForce:
     # Responses
 
     def finish(self, request: Request, response: Response) -> None:
-        """Refund the charges that do not apply to ``response``, and add header fields if they are enabled."""
+        """Refund the charges that do not apply to ``response``, and add header fields if they are enabled, in place of
+        those about another request: a view may return the same object again."""
+        added, replaced = response.__dict__.pop(self._name_of_progress, ((), ()))
+        if added:
+            response.headers[:] = [field for field in response.headers if field not in added]
+            if "Retry-After" not in response.headers:
+                response.headers.extend(replaced)
         progress = self.progress_if_any(request)
         if progress is None:
             return
@@ -276,11 +282,8 @@ class InForce:
             )
 
     def _add_headers(self, response: Response, shown: RequestLimit) -> None:
-        """Add header fields about ``shown``, in place of those about another request: a view may return the same object
-        again. A ``Retry-After`` that the view has set is never made earlier."""
+        """Add header fields about ``shown``. A ``Retry-After`` that the view has set is never made earlier."""
         names, headers = self.settings.header_names, response.headers
-        if before := getattr(headers, self._name_of_progress, ()):
-            headers[:] = [field for field in headers if field not in before]
         window = shown.window
         reset_at = int(window.reset_time + 1)
         added = [
@@ -289,11 +292,12 @@ class InForce:
             (names[HeaderNames.RESET], str(reset_at)),
         ]
         headers.extend(added)
-        now = time.time()
-        retry_at = max((reset_at, now, *(_retry_at(given, now) for given in headers.getlist("Retry-After"))))
+        now, replaced = time.time(), [("Retry-After", given) for given in headers.getlist("Retry-After")]
+        retry_at = max((reset_at, now, *(_retry_at(given, now) for _, given in replaced)))
         value = http_date(retry_at) if self.settings.retry_after == "http-date" else str(int(retry_at - now))
         headers.set(names[HeaderNames.RETRY_AFTER], value)
-        setattr(headers, self._name_of_progress, (*added, (names[HeaderNames.RETRY_AFTER], value)))
+        added.append((names[HeaderNames.RETRY_AFTER], value))
+        response.__dict__[self._name_of_progress] = added, replaced
 
 
 class _Keys(dict[KeyFunction, str]):

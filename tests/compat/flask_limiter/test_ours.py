@@ -517,15 +517,23 @@ def test_retry_after_is_never_negative_when_the_window_ends_during_the_view(
 
 def test_response_that_a_view_returns_again_has_only_the_fields_of_this_request(app: Flask) -> None:
     limiter = Limiter(lambda: request.args["user"], app=app, headers_enabled=True)
-    kept = Response("ok")
-    app.get("/")(limiter.limit("5/minute")(lambda: kept))
+    kept = Response("ok", headers={"Retry-After": "900"})
+
+    @app.get("/")
+    @limiter.limit("5/minute", exempt_when=lambda: request.args["user"] == "root")
+    def index() -> Response:
+        return kept
+
     client = app.test_client()
     client.get("/?user=ann")
     client.get("/?user=ann")
 
-    fields = client.get("/?user=bob").headers
+    of_bob, of_root = (client.get(f"/?user={user}").headers for user in ("bob", "root"))
 
-    assert [fields.getlist(f"X-RateLimit-{name}") for name in ("Limit", "Remaining")] == [["5"], ["4"]]
+    assert [of_bob.getlist(f"X-RateLimit-{name}") for name in ("Limit", "Remaining")] == [["5"], ["4"]]
+    assert int(of_bob["Retry-After"]) >= 800
+    assert not any(name.startswith("X-RateLimit") for name, _ in of_root)
+    assert of_root.getlist("Retry-After") == ["900"]
 
 
 def test_log_explains_an_empty_key(app: Flask, caplog: pytest.LogCaptureFixture) -> None:
