@@ -55,8 +55,9 @@ class HeaderType(_Callable):
 
 class ChargeWhenStatus(_Callable):
     """``charge_when`` by the status of the response: numbers such as 401, and classes such as ``"4xx"``. 200 stands
-    for all of a file, too, with another status that the client has chosen: for a 206, and for a 412 with an ``ETag``,
-    in which Werkzeug sends the whole content. Raises :class:`ConfigurationError` for anything else."""
+    for all of a file, too, with another status that the client has chosen: for a 206, and for a 412 with an ``ETag`` or
+    ``Last-Modified``, in which Werkzeug sends the whole content. Raises :class:`ConfigurationError` for anything
+    else."""
 
     def __init__(self, given: object) -> None:
         several = (given,) if isinstance(given, (int, str, bytes)) or not isinstance(given, Iterable) else tuple(given)
@@ -70,7 +71,7 @@ class ChargeWhenStatus(_Callable):
 
     def __call__(self, response: Any) -> bool:
         status: int = response.status_code
-        sends_all = status == 206 or (status == 412 and "ETag" in response.headers)
+        sends_all = status == 206 or (status == 412 and any(map(response.headers.get, ("ETag", "Last-Modified"))))
         return self._counts(status) or (sends_all and self._counts(200))
 
     def _counts(self, status: int) -> bool:

@@ -134,18 +134,28 @@ class TestFinalResponse:
         assert statuses(app, "/") == [429]
 
     @pytest.mark.parametrize("charge_when", [200, "2xx"])
-    @pytest.mark.parametrize(("field", "status"), [(("Range", "bytes=0-"), 206), (("If-Match", '"no"'), 412)])
+    @pytest.mark.parametrize(
+        ("fields", "etag", "status"),
+        [
+            ({"Range": "bytes=0-"}, "yes", 206),
+            ({"If-Match": '"no"'}, "yes", 412),
+            ({"If-Match": '"no"', "If-Modified-Since": "Sun, 01 Nov 2026 00:00:00 GMT"}, False, 412),
+        ],
+    )
     def test_a_file_is_charged_with_whatever_status_the_client_asks_for_all_of_it(
-        self, app: Flask, charge_when: Any, field: tuple[str, str], status: int
+        self, app: Flask, charge_when: Any, fields: dict[str, str], etag: Any, status: int
     ) -> None:
         MultiLimit(app)
-        limiter = rate_limiter(rules="2/minute", charge_when=charge_when)
-        app.add_url_rule("/", "file", limiter(lambda: send_file(BytesIO(b"all"), "text/plain", etag="yes")))
 
-        first = ask(app, headers=dict([field]))
+        @app.get("/")
+        @rate_limiter(rules="2/minute", charge_when=charge_when)
+        def file() -> Response:
+            return send_file(BytesIO(b"all"), "text/plain", etag=etag, last_modified=0)
+
+        first = ask(app, headers=fields)
 
         assert (first.status_code, first.data) == (status, b"all")
-        assert statuses(app, "/", "/", headers=dict([field])) == [status, 429]
+        assert statuses(app, "/", "/", headers=fields) == [status, 429]
 
     def test_failed_precondition_without_content_is_no_success(self, app: Flask) -> None:
         MultiLimit(app)
