@@ -228,7 +228,8 @@ class ControlFollower:
     def _put_back(self, document: Document, found: StoredDocument) -> None:
         """Write ``document``, which the server has lost, unless another process has done so. The next question reads
         what is there then."""
-        count = len(document.entries)
+        known = {each.id for each in self.in_force.document.entries}
+        count = sum(each.id in known for each in document.entries)  # the others were made since
         what = f"changes that the server had lost: {count}" if count else "the end of all changes"
         change = Change(at=0, author="", reason=REASON_OF_LOSS, what="put back", entry=what, id="", replaces="")
         if self.store.write(found.stamp, document.dump(), change, lost=self.in_force.stamp) is not None:

@@ -113,6 +113,20 @@ def test_change_made_right_after_the_loss_is_kept(own_server: Server) -> None:
     ask_twice(worker)
 
     assert {str(each) for each in worker.control.entries()} == {"deny 10.0.0.1", "allow 10.0.0.2"}
+    assert [each["entry"] for each in put_back(worker)] == ["changes that the server had lost: 1"]
+
+
+def test_change_made_right_after_the_loss_is_not_said_to_be_put_back(own_server: Server) -> None:
+    worker = serving(own_server)
+    worker.control.undo(worker.control.deny("10.0.0.1", lasting=True).id)
+    worker.follower.close()
+
+    restart(own_server)
+    shop_on(own_server.tcp_url).control.deny("10.0.0.2", lasting=True, author="first")
+    ask_twice(worker)
+
+    assert denied(worker) == {"10.0.0.2"}
+    assert [each["entry"] for each in put_back(worker)] == ["the end of all changes"]
 
 
 def test_older_snapshot_is_replaced_by_the_copy_of_a_worker(own_server: Server) -> None:
