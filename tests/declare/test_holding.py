@@ -14,8 +14,9 @@ from flask import Flask
 
 from flask_multilimit import MultiLimit, RateLimitExceeded, rate_limiter
 from flask_multilimit.declare.advice import Holder
+from flask_multilimit.engine import Limiter, hits_for
 from flask_multilimit.engine.slots import KEEPER
-from support.waiting import until
+from support.waiting import PATIENCE, until
 
 one_at_once = rate_limiter(rules="1 at once", scope="export")
 
@@ -212,6 +213,36 @@ def test_dropped_generator_settles_and_releases_in_another_thread_when_garbage_i
 
     until(lambda: bool(ends))
     assert ends != [threading.current_thread()], "this one may hold the lock of a storage"
+
+
+def test_work_that_is_dropped_before_its_end_is_settled() -> None:
+    settled, holder = threading.Event(), Holder()
+    holder.at_end.append(settled.set)
+
+    del holder
+    gc.collect()
+
+    assert settled.wait(PATIENCE)
+
+
+def test_work_is_settled_although_the_release_of_its_slots_was_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by a signal handler."""
+
+    def interrupted(_: object) -> None:
+        raise KeyboardInterrupt
+
+    settled, holder = threading.Event(), Holder()
+    holder.hold(Limiter().check(hits_for("5 at once", scope="export")))
+    holder.at_end.append(settled.set)
+    with monkeypatch.context() as patch:
+        patch.setattr(KEEPER, "release_all", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            holder.end()
+
+    del holder
+    gc.collect()
+
+    assert settled.wait(PATIENCE)
 
 
 @pytest.mark.usefixtures("app")

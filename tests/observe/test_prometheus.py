@@ -329,6 +329,17 @@ def test_one_object_may_observe_several_apps(shop: Shop) -> None:
 
     assert shop.shows("checks_total") == {("memory", "view", "allowed"): 2}
     assert shop.shows("storage_up") == {("one",): 1, ("two",): 1}
+    assert not shop.metrics.flush()
+
+
+def test_metrics_are_updated_without_a_request_while_one_of_several_apps_has_no_storage(
+    shop: Shop, storage: RecordingStorage
+) -> None:
+    storage.broken = True
+    for shop.app, of_app in zip([Flask("one"), Flask("two")], (storage, None), strict=True):
+        shop.limit(storage=of_app).get("/")
+
+    assert shop.metrics.flush()
 
 
 def test_apps_of_one_name_are_shown_as_processes_of_one_app_are(shop: Shop, storage: RecordingStorage) -> None:
