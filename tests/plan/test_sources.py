@@ -224,6 +224,8 @@ class TestConfiguredLimits:
             ({"api.admin": "5/minute"}, {"/api/admin/users": [60]}),
             ({"*.users": "5/minute"}, {"/api/admin/users": [60]}),
             ({"api.[is]*": "5/minute"}, {"/api/items": [60], "/api/search": [1, 60]}),
+            ({"api.[i]tems": "5/minute"}, {"/api/items": [60]}),
+            ({"api.?tems": "5/minute"}, {"/api/items": [60]}),
             ({"*": "5/minute", "index": "90/hour"}, {"/": [60, 3600], "/api/items": [60], "/api/search": [1, 60]}),
             ({"index": ["5/minute", {"type": "ip", "rules": "1/second"}]}, {"/": [1, 60]}),
             ({"index": "5/minute; 50/hour"}, {"/": [60, 3600]}),
@@ -244,6 +246,17 @@ class TestConfiguredLimits:
             found = windows(storage)[-1] if storage.checks else []
             storage.checks.clear()
             assert found == expected.get(path, own or unnamed), path
+
+    @pytest.mark.parametrize("names", [("index", "*"), ("*", "index")])
+    def test_limits_in_settings_keep_their_order(
+        self, shop: Flask, storage: RecordingStorage, names: tuple[str, str]
+    ) -> None:
+        shop.config["MULTILIMIT_LIMITS"] = dict(zip(names, ("5/minute", "9/hour"), strict=True))
+        MultiLimit(shop, storage=storage)
+
+        ask(shop)
+
+        assert [hit.rule.count for hit in storage.checks[0]] == [5, 9]
 
     def test_limits_are_read_from_the_environment_as_json(
         self, shop: Flask, storage: RecordingStorage, monkeypatch: pytest.MonkeyPatch
