@@ -19,7 +19,7 @@ CASE = "import"
 BASE = "flask and redis alone"
 PROGRAMS = {
     BASE: "import flask, redis",
-    OURS: "import flask, redis\nfrom flask_multilimit import GuardedStorage, MultiLimit, RedisStorage",
+    OURS: "import flask, redis, flask_multilimit\nfrom flask_multilimit.engine import GuardedStorage, RedisStorage",
     "pydantic, with one model of one field": (
         "import flask, redis, pydantic\nclass Model(pydantic.BaseModel): field: int"
     ),

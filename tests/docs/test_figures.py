@@ -82,3 +82,10 @@ def test_memory_part_measures_every_case(benchmarks: Any) -> None:
     cases = ("1 rule", "3 rules", "10 rules")
     assert {figure.case for figure in figures} == {*cases, *(f"{case}, few units" for case in cases)}
     assert all(0 < figure.low <= figure.value <= figure.high for figure in figures)
+
+
+@pytest.mark.parametrize("who", ["flask_multilimit", "the bridge from it"])
+def test_programs_that_import_us_run(benchmarks: Any, who: str) -> None:
+    startup = benchmarks("startup")
+
+    assert startup._run(startup.PROGRAMS[who]).cpu > 0
