@@ -28,5 +28,5 @@ def go_where_the_peers_are() -> None:
     if not python.exists():
         venv.create(FOLDER, with_pip=True)
     print(f"{', '.join(missing)} not found: installing the peers in {FOLDER} ...", file=sys.stderr)
-    subprocess.run([python, "-m", "pip", "install", "--quiet", "-e", f"{ROOT}[plot,test]", *PEERS], check=True)
+    subprocess.run([python, "-m", "pip", "install", "--quiet", "-e", f"{ROOT}[plot,servers,test]", *PEERS], check=True)
     os.execv(python, [str(python), "-m", "benchmarks", *sys.argv[1:]])
