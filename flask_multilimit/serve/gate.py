@@ -207,11 +207,7 @@ class AppGate(AppState):
                 self.check_ended(plan, record)
             raise
         if applied is not None:
-            decision = self._decide(plan.scope, applied, record)
-            if decision is not None and not decision.reply[ALLOWED]:
-                raise self.rejection(decision, applied)  # here, because each frame that it leaves takes time
-            if applied.failure is not None:
-                raise applied.failure
+            self._require_pass(plan, applied, record)
         if record is not None:
             record.admitted = True
         elif applied is None or not applied.hits:
@@ -223,12 +219,15 @@ class AppGate(AppState):
         if record is not None:
             record.checked = True
         if self.access is None or not self._lists.allows(record or self._records.current(), ended=True):
-            applied = plan.apply(self.subjects.resolve_if_found, ENDED_REQUEST)
-            decision = self._decide(plan.scope, applied, record)
-            if decision is not None and not decision.reply[ALLOWED]:
-                raise self.rejection(decision, applied)
-            if applied.failure is not None:
-                raise applied.failure
+            self._require_pass(plan, plan.apply(self.subjects.resolve_if_found, ENDED_REQUEST), record)
+
+    def _require_pass(self, plan: Plan, applied: AppliedLimits, record: Record | None) -> None:
+        """Raise as :meth:`check` unless the limits of ``plan`` that apply let the request pass."""
+        decision = self._decide(plan.scope, applied, record)
+        if decision is not None and not decision.reply[ALLOWED]:
+            raise self.rejection(decision, applied)
+        if applied.failure is not None:
+            raise applied.failure
 
     def _applied(self, plan: Plan, record: Record | None) -> AppliedLimits | None:
         """The limits that apply to the current request; ``None`` if a list allows it."""
