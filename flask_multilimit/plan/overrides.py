@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
 from math import floor
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from ..declare.subjects import ANONYMOUS, Subject, parts_with_names, type_name_o
 from ..engine import ConfigurationError, Rule
 from ..engine.rules import Calendar, calendar_in, fields_of, rule_of
 from ..engine.text import SafeLogger
+from .sources import WILD, names_of
 
 if TYPE_CHECKING:
     from ..control.entries import Override
@@ -44,7 +45,7 @@ class Overrides:
                 self._everywhere.append(index)
             else:  # a scope may have a name that looks like a pattern
                 self._named.setdefault(each.endpoint, []).append(index)
-                if not _WILD.isdisjoint(each.endpoint):
+                if not WILD.isdisjoint(each.endpoint):
                     self._patterns.append((each.endpoint, index))
 
     def __bool__(self) -> bool:
@@ -54,7 +55,7 @@ class Overrides:
         """The overrides that apply to one of ``scopes``. Scopes with the same overrides share one object."""
         found = {index for scope in scopes for pattern, index in self._patterns if fnmatchcase(scope, pattern)}
         if self._named:
-            names = {name for scope in scopes for name in _names_of(scope)}
+            names = {name for scope in scopes for name in names_of(scope)}
             found.update(index for name in names for index in self._named.get(name, ()))
         special = tuple(sorted(found))
         if special not in self._groups:
@@ -105,18 +106,6 @@ def fitting(
         return keep(keep(kept, candidates[:middle]), candidates[middle:])
 
     return keep((), overrides), unfit
-
-
-_WILD = frozenset("*?[")
-
-
-def _names_of(scope: str) -> Iterator[str]:
-    """The names by which an override can name ``scope``: its own, and those of the blueprints around it."""
-    yield scope
-    at = scope.find(".")
-    while at >= 0:
-        yield scope[:at]
-        at = scope.find(".", at + 1)
 
 
 def _where_added(override: Override) -> str:

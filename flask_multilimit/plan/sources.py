@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
-from itertools import accumulate, chain
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from flask import Flask
@@ -31,7 +30,19 @@ METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 APPLICATION_SCOPE = "application"
 UNMATCHED_SCOPE = "unmatched"
 
+WILD = frozenset("*?[")
+"""What makes a name a pattern."""
+
 T = TypeVar("T")
+
+
+def names_of(scope: str) -> Iterator[str]:
+    """The names by which ``scope`` can be named: its own, and those of the blueprints around it."""
+    yield scope
+    at = scope.find(".")
+    while at >= 0:
+        yield scope[:at]
+        at = scope.find(".", at + 1)
 
 
 def scope_of(endpoint: str) -> str:
@@ -68,11 +79,11 @@ class Named(list[tuple[str, T]]):
         super().__init__(declared)
         self._places = defaultdict[str, list[int]](list)
         for place, (name, _) in enumerate(self):
-            self._places["" if re.search(r"[*?[]", name) else name].append(place)
+            self._places[name if WILD.isdisjoint(name) else ""].append(place)
 
     def near(self, endpoint: str) -> list[tuple[str, T]]:
         """Those that may match: patterns, and the names of the endpoint and of the blueprints around it."""
-        names = {"", *accumulate(endpoint.split("."), "{}.{}".format)}
+        names = {"", *names_of(endpoint)}
         return [self[place] for place in sorted(chain.from_iterable(self._places.get(name, ()) for name in names))]
 
 
