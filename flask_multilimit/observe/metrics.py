@@ -198,8 +198,9 @@ class MetricsObserver(ABC):
         """Set the readings of the apps. Return whether they may change again without an event."""
         return False
 
-    def _readings(self) -> Mapping[tuple[str, str], Mapping[Values, float]]:
-        """The readings by app and metric, with bounded labels. Apps of one name are combined as processes of one are.
+    def _readings(self, names: Iterable[str] = READINGS) -> Mapping[tuple[str, str], Mapping[Values, float]]:
+        """The readings by app and metric, with bounded labels, of metrics of these ``names``. Apps of one name are
+        combined as processes of one are.
 
         An app takes locks of its own to answer. So ask it without holding the lock, or a fork, which takes all of them
         in any order, would wait for ever.
@@ -208,9 +209,9 @@ class MetricsObserver(ABC):
         found = defaultdict[tuple[str, str], dict[Values, float]](dict)
         with self._lock:
             for app, of_app in readings:
-                for name, amounts in of_app.items():
+                for name in names:
                     before, combine = found[app, name], _COMBINE[READINGS[name].over_processes]
-                    for values, amount in self._bounded(name, amounts).items():
+                    for values, amount in self._bounded(name, of_app[name]).items():
                         before[values] = combine((before[values], amount)) if values in before else amount
         return found
 

@@ -108,8 +108,7 @@ class OpenTelemetryObserver(MetricsObserver):
     def _observe(self, reading: str, _: CallbackOptions) -> Iterable[Observation]:
         return [
             Observation(amount, {"multilimit.app": app, **_attributes(READINGS[reading], values)})
-            for (app, name), amounts in self._readings().items()
-            if name == reading
+            for (app, _), amounts in self._readings([reading]).items()
             for values, amount in amounts.items()
         ]
 
