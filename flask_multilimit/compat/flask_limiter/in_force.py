@@ -256,8 +256,9 @@ class InForce:
     def finish(self, request: Request, response: Response) -> None:
         """Refund the charges that do not apply to ``response``, and add header fields if they are enabled, in place of
         those about another request: a view may return the same object again."""
-        added, replaced = response.__dict__.pop(self._name_of_progress, ((), ()))
+        added, replaced = getattr(response, self._name_of_progress, ((), ()))
         if added:
+            setattr(response, self._name_of_progress, ((), ()))
             response.headers[:] = [field for field in response.headers if field not in added]
             if "Retry-After" not in response.headers:
                 response.headers.extend(replaced)
@@ -297,7 +298,7 @@ class InForce:
         value = http_date(retry_at) if self.settings.retry_after == "http-date" else str(int(retry_at - now))
         headers.set(names[HeaderNames.RETRY_AFTER], value)
         added.append((names[HeaderNames.RETRY_AFTER], value))
-        response.__dict__[self._name_of_progress] = added, replaced
+        setattr(response, self._name_of_progress, (added, replaced))
 
 
 class _Keys(dict[KeyFunction, str]):
