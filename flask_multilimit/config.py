@@ -33,7 +33,7 @@ WHO = 'networks and subjects, such as ["203.0.113.0/24", "user:42"]'
 class Settings(BaseModel):
     """Each field is the setting ``MULTILIMIT_<NAME IN CAPITALS>``."""
 
-    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
     storage_uri: str = Field("memory://", repr=False)
     """Where quotas are kept: ``memory://``, or a URI of another scheme in ``SCHEMES``."""
