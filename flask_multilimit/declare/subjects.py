@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextvars import ContextVar
 from enum import Enum
@@ -177,10 +177,17 @@ def parts_of(type_: SubjectType, name: str | None) -> tuple[str, ...]:
 def _name_of_part(part: SingleType, name: str, taken: dict[str, SingleType], *, one_callable: bool) -> str:
     own = name if one_callable else str(getattr(part, "__name__", name))
     wanted = part.value if isinstance(part, LimitType) else own
-    unique, number = wanted, 2
-    while taken.setdefault(unique, part) != part:
-        unique, number = f"{wanted}-{number}", number + 1
+    unique = numbered(wanted, [known for known, other in taken.items() if other != part])
+    taken[unique] = part
     return unique
+
+
+def numbered(wanted: str, taken: Container[str]) -> str:
+    """``wanted``, followed by a number if it is ``taken``: ``ip-60s-2``."""
+    name, number = wanted, 2
+    while name in taken:
+        name, number = f"{wanted}-{number}", number + 1
+    return name
 
 
 def subjects_given(

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, cast
 from werkzeug.exceptions import HTTPException
 
 from ..declare.dynamic import DynamicRules, NoRules
-from ..declare.subjects import Subject
+from ..declare.subjects import Subject, numbered
 from ..engine import Calendar, ConfigurationError, Decision, Hit, Rule, RuleStatus
 from ..engine.decision import FALLBACKS
 from ..engine.hits import BanHit, Hits
@@ -239,8 +239,10 @@ def _resources(
             quota = _quota(status, owner, wanted, _reset(decision, status, at), estimated=estimated)
             if quota.retry_after is not None:  # a limiter that has banned the client refuses until the ban ends
                 quota = replace(quota, retry_after=max(quota.retry_after, banned.get(id(owner), 0.0)))
-            name = f"{quota.scope}:{quota.policy}"
-            yield _unique(name if quota.methods is None else f"{','.join(quota.methods)} {name}", taken), quota
+            methods = "" if quota.methods is None else f"{','.join(quota.methods)} "
+            name = numbered(f"{methods}{quota.scope}:{quota.policy}", taken)  # two keys may differ in prefixes alone
+            taken.add(name)
+            yield name, quota
 
 
 def _quota(status: RuleStatus, owner: _Counting, wanted: Wanted, reset: int, *, estimated: bool) -> Quota:
@@ -277,12 +279,3 @@ def _bans(decision: Decision, owners: Mapping[str, _Counting], at: float) -> Ite
         if ban.holds and not ban.hit.shadow:
             scope = owners[ban.hit.key].listed.scope
             yield BannedFrom(ban.name, scope, math.ceil(at + ban.retry_after), ban.retry_after)
-
-
-def _unique(wanted: str, taken: set[str]) -> str:
-    """``wanted``, with a number if it is ``taken``: two keys can differ in their prefixes alone."""
-    name, number = wanted, 2
-    while name in taken:
-        name, number = f"{wanted}-{number}", number + 1
-    taken.add(name)
-    return name

@@ -18,7 +18,7 @@ from ..declare.advice import Stack
 from ..declare.checks import reject_scattered_keys, reject_shared_keys, would_conflict
 from ..declare.dynamic import DynamicRules, NoRules
 from ..declare.limiter import Declaration
-from ..declare.subjects import ANONYMOUS, EVERYONE, LimitType, Resolve, Subject, SubjectType, parts_of
+from ..declare.subjects import ANONYMOUS, EVERYONE, LimitType, Resolve, Subject, SubjectType, numbered, parts_of
 from ..engine import ConfigurationError, Hit, Rule
 from ..engine.bans import MOST_STRIKES
 from ..engine.hits import LARGEST_COST, BanHit, Hits, Origin, ban_hit, part_in_key, settled_hit
@@ -453,9 +453,7 @@ class _Names:
         scoped = f"{declared.scope}:{wanted}"
         if declared.scope_is_given and len(self._scopes.get(wanted, ())) > 1 and re.fullmatch(NAME, scoped):
             wanted = scoped
-        name, number = wanted, 2
-        while name in self._taken:
-            name, number = f"{wanted}-{number}", number + 1
+        name = numbered(wanted, self._taken)
         self._taken.add(name)
         return name
 
