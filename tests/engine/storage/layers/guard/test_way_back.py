@@ -23,7 +23,17 @@ from engine.storage.layers.guard.workers import (
     exit_code_of_child,
     loses_the_first_reply,
 )
-from flask_multilimit.engine import Decision, Hit, Limiter, MemoryStorage, Rule, StorageDenied, StorageError, hits_for
+from flask_multilimit.engine import (
+    Concurrent,
+    Decision,
+    Hit,
+    Limiter,
+    MemoryStorage,
+    Rule,
+    StorageDenied,
+    StorageError,
+    hits_for,
+)
 from flask_multilimit.engine.decision import FALLBACKS
 from flask_multilimit.engine.hits import OnStorageError
 from flask_multilimit.engine.slots import slots_of
@@ -508,15 +518,18 @@ def test_refund_of_a_pending_charge_is_made_with_it(workers: Workers) -> None:
 def test_failure_while_half_open_belongs_to_the_same_outage(
     returning: Workers, caplog: pytest.LogCaptureFixture
 ) -> None:
-    limiter, plan = returning.limiter, hits("10/minute")
+    limiter, plan, slots = returning.limiter, hits("10/minute"), hits(Concurrent(4, 30))
     assert limiter.check(plan).decided_by not in FALLBACKS
+    assert returning.admitted(slots, 5) == [4]
+    returning.clock.advance(30)
 
     returning.break_down()
     assert limiter.check(plan).decided_by == "local"
     again = limiter.health()
+    assert returning.admitted(slots, 5) == [4], "those of before the outage have expired"
     returning.mend()
 
-    assert (again.breaker, again.state) == ("open", "failed")
+    assert (again.breaker, again.state, again.since) == ("open", "failed", returning.changes[0].since)
     assert [change.state for change in returning.changes] == ["failed", "working"]
     assert [record.levelname for record in caplog.records] == ["WARNING"], "of the end: it began before the test"
     assert limiter.peek(plan).remaining == 10 - 5
