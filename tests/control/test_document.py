@@ -26,6 +26,9 @@ from support.waiting import until
 
 KEY = "rate_limit:{control}:document"
 ENTRY = {"id": "0" * 8, "since": 1.0, "kind": "deny", "who": "203.0.113.7"}
+SCATTERED = {"type": "ip", "hash_tag": "subject"}
+CLASH = {"kind": "override", "id": "1" * 8, "since": 1, "endpoint": "show", "limit": SCATTERED}
+"""It puts the keys of an endpoint in several slots."""
 OVERRIDES: list[dict[str, Any]] = [
     {"endpoint": "a", "rule": "ip-60s", "rules": "5/minute"},
     {"endpoint": "a", "rule": "ip-60s", "rules": {"count": 5, "time": 0.5, "algorithm": "gcra", "burst": 2}},
@@ -163,15 +166,13 @@ class TestDocumentOnServer:
     def test_entry_that_does_not_fit_the_app_is_left_out_and_others_apply(
         self, shop: Shop, redis_client: redis.Redis, place: int
     ) -> None:
-        scattered = {"type": "ip", "hash_tag": "subject"}
-        clash = {"kind": "override", "id": "1" * 8, "since": 1, "endpoint": "show", "limit": scattered}
         given: list[dict[str, Any]] = [
             {"endpoint": "show", "rule": "ip-60s", "rules": "1/minute"},
             {"endpoint": "tier", "off": True},
             {"endpoint": "open", "limit": {"type": "ip", "rules": "1/minute"}},
         ]
         fits = [{"kind": "override", "id": f"{n:08}", "since": 1, **each} for n, each in enumerate(given)]
-        text = json.dumps({"format": 1, "entries": [*fits[:place], clash, *fits[place:], ENTRY]})
+        text = json.dumps({"format": 1, "entries": [*fits[:place], CLASH, *fits[place:], ENTRY]})
         redis_client.hset(KEY, mapping={"stamp": "9-clash", "document": text})
 
         assert [shop.statuses(3, path) for path in ("/", "/tier", "/open")] == [
@@ -186,9 +187,7 @@ class TestDocumentOnServer:
     def test_change_of_lists_does_not_try_again_what_does_not_fit_the_app(
         self, shop: Shop, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        scattered = {"type": "ip", "hash_tag": "subject"}
-        clash = {"kind": "override", "id": "1" * 8, "since": 1, "endpoint": "show", "limit": scattered}
-        redis_client.hset(KEY, mapping={"stamp": "9-clash", "document": json.dumps({"format": 1, "entries": [clash]})})
+        redis_client.hset(KEY, mapping={"stamp": "9-clash", "document": json.dumps({"format": 1, "entries": [CLASH]})})
         shop.follower.look()
         monkeypatch.setattr(applier, "fitting", lambda *_: pytest.fail("tried again, which may take seconds"))
 
@@ -201,9 +200,7 @@ class TestDocumentOnServer:
     def test_entry_that_does_not_fit_the_app_does_not_prevent_other_changes(
         self, shop: Shop, redis_client: redis.Redis, caplog: pytest.LogCaptureFixture
     ) -> None:
-        scattered = {"type": "ip", "hash_tag": "subject"}
-        clash = {"kind": "override", "id": "1" * 8, "since": 1, "endpoint": "show", "limit": scattered}
-        redis_client.hset(KEY, mapping={"stamp": "9-clash", "document": json.dumps({"format": 1, "entries": [clash]})})
+        redis_client.hset(KEY, mapping={"stamp": "9-clash", "document": json.dumps({"format": 1, "entries": [CLASH]})})
 
         shop.control.override("show", rule="ip-60s", rules="1/minute", lasting=True)
         assert shop.statuses(2) == [200, 429]
@@ -215,7 +212,7 @@ class TestDocumentOnServer:
         assert [each["id"] for each in json.loads(shown)["entries"] if each["left_out"]] == ["1" * 8]
         assert len([each for each in caplog.records if "several slots" in each.getMessage()]) == 1
         with pytest.raises(ConfigurationError, match="several slots"):
-            shop.control.override("show", limit=scattered, lasting=True)
+            shop.control.override("show", limit=SCATTERED, lasting=True)
         shop.control.undo("1" * 8)
         assert shop.control.problem is None
 
