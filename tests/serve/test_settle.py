@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import io
 import re
 import threading
@@ -37,11 +38,13 @@ TOKENS = Rule(3600, 1000, algorithm="fixed_window")
 
 
 @pytest.fixture
-def app() -> Flask:
+def app() -> Iterator[Flask]:
     app = Flask("chat")
     app.config["TESTING"] = True
     MultiLimit(app)
-    return app
+    gc.disable()  # a stream that ends while any thread collects garbage is settled later, by another thread
+    yield app
+    gc.enable()
 
 
 def serve(app: Flask, view: Callable[[], Any], **options: Any) -> Callable[..., TestResponse]:
