@@ -251,27 +251,12 @@ beat.wake()
 """
 
 
-def test_running_beat_does_its_last_task_when_the_process_ends() -> None:
-    run = subprocess.run([sys.executable, "-c", AT_THE_END], capture_output=True, text=True, check=True)
-
-    assert run.stdout.splitlines() == ["last"]
-    assert run.stderr == ""
-
-
 IN_A_CHILD = f"""
 import multiprocessing
 child = multiprocessing.get_context("fork").Process(target=exec, args=({AT_THE_END!r}, globals()))
 child.start()
 child.join()
 """
-
-
-def test_running_beat_does_its_last_task_when_the_child_that_imports_it_ends() -> None:
-    """A worker of Granian is a child of multiprocessing, and imports the app itself."""
-    run = subprocess.run([sys.executable, "-c", IN_A_CHILD], capture_output=True, text=True, check=True)
-
-    assert run.stdout.splitlines() == ["last"]
-    assert run.stderr == ""
 
 
 IN_THE_MIDDLE = """
@@ -288,10 +273,16 @@ begun.wait()
 """
 
 
-def test_running_task_is_finished_before_the_process_ends() -> None:
-    run = subprocess.run([sys.executable, "-c", IN_THE_MIDDLE], capture_output=True, text=True, check=True)
+@pytest.mark.parametrize(
+    ("script", "printed"),
+    [(AT_THE_END, ["last"]), (IN_A_CHILD, ["last"]), (IN_THE_MIDDLE, ["task", "last"])],
+    ids=["at the end", "in a child that imports it", "in the middle of a task"],
+)
+def test_running_beat_does_its_last_task_when_the_process_ends(script: str, printed: list[str]) -> None:
+    """A worker of Granian is a child of multiprocessing, and imports the app itself."""
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
 
-    assert run.stdout.splitlines() == ["task", "last"]
+    assert run.stdout.splitlines() == printed
     assert run.stderr == ""
 
 

@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 from flask import Flask, request
 
-from flask_multilimit import IP, USER, ConfigurationError, MultiLimit, rate_limiter
+from flask_multilimit import IP, USER, ConfigurationError, LimitType, MultiLimit, rate_limiter
 from flask_multilimit.engine import Limiter, hits_for
 from flask_multilimit.testing import exhaust
 from support.asking import statuses, view
@@ -290,16 +290,11 @@ def test_network_of_several_clients_is_no_subject(
 
 
 @pytest.mark.usefixtures("multilimit")
-def test_engine_counts_a_subject_as_a_view_does(app: Flask, storage: RecordingStorage) -> None:
-    app.add_url_rule("/", "view", rate_limiter(type=USER, rules="1/minute")(view()))
-    assert statuses(app, "/", headers={"X-User": "a:b"}) == [200]
+@pytest.mark.parametrize(("type_", "subject"), [(USER, "user:a:b"), (IP, "ip:2001:db8::/64")])
+def test_engine_counts_a_subject_as_a_view_does(
+    app: Flask, storage: RecordingStorage, type_: LimitType, subject: str
+) -> None:
+    app.add_url_rule("/", "view", rate_limiter(type=type_, rules="1/minute")(view()))
+    assert statuses(app, "/", headers={"X-User": "a:b"}, environ_base={"REMOTE_ADDR": "2001:db8::1"}) == [200]
 
-    assert not Limiter(storage).check(hits_for("1/minute", scope="view", subject="user:a:b")).allowed
-
-
-@pytest.mark.usefixtures("multilimit")
-def test_engine_shares_the_quota_of_an_ipv6_client_by_its_network(app: Flask, storage: RecordingStorage) -> None:
-    app.add_url_rule("/", "view", rate_limiter(type=IP, rules="1/minute")(view()))
-    assert statuses(app, "/", environ_base={"REMOTE_ADDR": "2001:db8::1"}) == [200]
-
-    assert not Limiter(storage).check(hits_for("1/minute", scope="view", subject="ip:2001:db8::/64")).allowed
+    assert not Limiter(storage).check(hits_for("1/minute", scope="view", subject=subject)).allowed

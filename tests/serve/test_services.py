@@ -15,6 +15,7 @@ import redis
 from flask import Flask, g
 from flask.cli import ScriptInfo, run_command
 from flask.testing import FlaskClient
+from flask_login import LoginManager
 from werkzeug import routing
 
 from flask_multilimit import (
@@ -189,27 +190,16 @@ def test_call_in_an_app_without_multilimit_is_an_error_that_names_the_remedy(app
         send_mail()
 
 
-@pytest.mark.parametrize("kind", [LimitType.IP, LimitType.USER])
-def test_limit_by_ip_or_user_outside_a_request_is_an_error(app: Flask, kind: LimitType) -> None:
-    MultiLimit(app, user_loader=lambda: None)
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [(LimitType.IP, {}), (LimitType.USER, {"user_loader": lambda: None}), (LimitType.USER, {})],
+    ids=["address", "user of a loader", "user of flask-login"],
+)
+def test_limit_by_ip_or_user_outside_a_request_is_an_error(app: Flask, kind: LimitType, options: Any) -> None:
+    LoginManager(app)
+    MultiLimit(app, **options)
 
     @rate_limiter(type=kind)
-    def service() -> None: ...
-
-    with (
-        app.app_context(),
-        pytest.raises(RuntimeError, match=r"address.*outside of a request"),
-    ):
-        service()
-
-
-def test_limit_by_flask_login_user_outside_a_request_is_an_error(app: Flask) -> None:
-    from flask_login import LoginManager
-
-    LoginManager(app)
-    MultiLimit(app)
-
-    @rate_limiter(type=LimitType.USER)
     def service() -> None: ...
 
     with app.app_context(), pytest.raises(RuntimeError, match=r"address.*outside of a request"):

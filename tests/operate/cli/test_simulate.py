@@ -394,27 +394,20 @@ def test_simulate_shows_a_partial_report_when_interrupted(on_memory: Command, tm
 
 
 @pytest.mark.slow
-def test_log_that_cannot_be_looked_at_is_an_error_on_a_terminal(on_memory: Command, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "expected"), [("access.log", b"100%"), ("x" * 300, b"File name too long")], ids=["log", "too long a name"]
+)
+def test_terminal_shows_progress_or_why_there_is_none(
+    on_memory: Command, log: Path, name: str, expected: bytes
+) -> None:
     terminal, end = pty.openpty()
+    os.set_blocking(terminal, False)  # fail instead of waiting if nothing is shown
 
-    with on_memory.started("simulate", str(tmp_path / ("x" * 300)), stdout=subprocess.DEVNULL, stderr=end) as process:
+    with on_memory.started("simulate", str(log.with_name(name)), stdout=subprocess.DEVNULL, stderr=end) as process:
         process.wait(PATIENCE)
     shown = os.read(terminal, 4096)
     os.close(terminal)
     os.close(end)
 
-    assert b"File name too long" in shown
+    assert expected in shown
     assert b"Traceback" not in shown
-
-
-@pytest.mark.slow
-def test_simulate_shows_progress_on_a_terminal(on_memory: Command, log: Path) -> None:
-    terminal, end = pty.openpty()
-
-    with on_memory.started("simulate", str(log), stdout=subprocess.DEVNULL, stderr=end) as process:
-        process.wait(PATIENCE)
-    shown = os.read(terminal, 4096)
-    os.close(terminal)
-    os.close(end)
-
-    assert b"100%" in shown
