@@ -230,7 +230,7 @@ class ControlFollower:
         what is there then."""
         known = {each.id for each in self.in_force.document.entries}
         count = sum(each.id in known for each in document.entries)  # the others were made since
-        what = f"changes that the server had lost: {count}" if count else "the end of all changes"
+        what = f"changes that the server had lost: {count}" if count else "the end of all earlier changes"
         change = Change(at=0, author="", reason=REASON_OF_LOSS, what="put back", entry=what, id="", replaces="")
         if self.store.write(found.stamp, document.dump(), change, lost=self.in_force.stamp) is not None:
             self._logger.warning("Rate limits: worker %d put back %s: %s", os.getpid(), what, REASON_OF_LOSS)

@@ -126,7 +126,7 @@ def test_change_made_right_after_the_loss_is_not_said_to_be_put_back(own_server:
     ask_twice(worker)
 
     assert denied(worker) == {"10.0.0.2"}
-    assert [each["entry"] for each in put_back(worker)] == ["the end of all changes"]
+    assert [each["entry"] for each in put_back(worker)] == ["the end of all earlier changes"]
 
 
 def test_older_snapshot_is_replaced_by_the_copy_of_a_worker(own_server: Server) -> None:
@@ -164,7 +164,7 @@ def test_expired_entry_is_not_put_back(own_server: Server) -> None:
     ask_twice(shop)
 
     assert shop.control.entries() == ()
-    assert [each["entry"] for each in put_back(shop)] == ["the end of all changes"]
+    assert [each["entry"] for each in put_back(shop)] == ["the end of all earlier changes"]
 
 
 def test_worker_without_write_permission_keeps_its_copy_in_force_and_logs_it(
