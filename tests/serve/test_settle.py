@@ -108,15 +108,16 @@ def test_no_header_field_is_negative_while_a_debt_refuses(dialect: str) -> None:
     app = Flask("chat")
     app.config["MULTILIMIT_HEADERS"] = dialect
     MultiLimit(app)
-    get = serve(app, lambda: "ok", rules=[TOKENS, "2000 per day"], settle=lambda _: 5000)
+    cost = {"cost": lambda: request.args.get("cost", 100, int), "settle": lambda _: 5000}
+    get = serve(app, lambda: "ok", rules=[TOKENS, "2000 per day"], **cost)
 
-    settled, refused = get(), get()
+    settled, refused, too_large = get(), get(), get(query_string={"cost": 9000})
 
-    assert refused.status_code == 429
-    for response in (settled, refused):
+    assert (refused.status_code, too_large.status_code) == (429, 429)
+    for response in (settled, refused, too_large):
         fields = [value for name, value in response.headers if "Rate" in name or name == "Retry-After"]
         assert fields
-        assert not [value for value in fields if re.search(r"(^|=)-", value)]
+        assert not [value for value in fields if re.search(r"(^|=)-|t=0", value)]
 
 
 @pytest.mark.parametrize("cost", [0, lambda: 0], ids=["number", "callable"])

@@ -156,10 +156,13 @@ class TestOptions:
     def test_options_is_charged_only_on_routes_whose_view_answers_it(
         self, app: Flask, storage: RecordingStorage
     ) -> None:
-        MultiLimit(app, storage=storage, application_limits="1/minute")
+        multilimit = MultiLimit(app, storage=storage, application_limits="1/minute")
         limited = rate_limiter(rules="1/minute", type=LimitType.IP)(view())
         app.add_url_rule("/free", "view", limited, methods=["POST"])
         app.add_url_rule("/", "view", limited, methods=["POST", "OPTIONS"])
+        app.add_url_rule("/other", "other", view())
+        with app.app_context():
+            multilimit.control.override("other", times=2, lasting=True)
 
         assert statuses(app, "/free", "/", "/free", "/", method="OPTIONS") == [200, 200, 200, 429]
         assert len(storage.checks) == 2
