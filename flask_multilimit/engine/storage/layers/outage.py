@@ -455,6 +455,8 @@ class Outage:
 
 
 def probes_like(hits: Iterable[Hit]) -> tuple[Hit, ...]:
-    """Hits that write where ``hits`` would (same prefixes, same hash slots), and expire in a second."""
-    keys = dict.fromkeys(auxiliary_key(hit.key, "probe::fixed_window:1000") for hit in hits)
-    return tuple(Hit(key, Rule(1, UNLIMITED, algorithm="fixed_window")) for key in keys)
+    """Hits that write where ``hits`` would (same prefixes, same hash slots) and what they would, because a server may
+    refuse to write logs and take numbers. They expire in two seconds."""
+    algorithms = ((hit, "sliding_window" if hit.rule.implementation.REMEMBERS_IDS else "fixed_window") for hit in hits)
+    keys = {auxiliary_key(hit.key, f"probe::{name}:1000"): name for hit, name in algorithms}
+    return tuple(Hit(key, Rule(1, UNLIMITED, algorithm=name)) for key, name in keys.items())

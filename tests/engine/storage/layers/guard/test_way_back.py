@@ -585,6 +585,29 @@ def test_outage_continues_while_the_storage_takes_nothing_but_charges(returning:
     assert [change.state for change in returning.changes] == ["failed", "working"]
 
 
+def test_outage_continues_while_the_storage_refuses_to_write_what_failed(make: Callable[..., Workers]) -> None:
+    """As a server does whose user lacks +zadd."""
+    workers = make(on_error="deny")  # so nothing is left to be charged
+    limiter, storage, ask = workers.limiter, workers.storage, workers.storage.check
+    refused: list[tuple[Hit, ...]] = []
+
+    def take_numbers(hits: tuple[Hit, ...], check_id: UUID | None = None) -> Decision:
+        if all(hit.rule.algorithm == "fixed_window" for hit in hits):
+            return ask(hits, check_id)
+        refused.append(hits)
+        raise StorageError("no logs")
+
+    storage.check = take_numbers  # type: ignore[method-assign]
+    with pytest.raises(StorageDenied):
+        limiter.check(hits("10/minute"))
+    until(lambda: len(refused) == 2 or limiter.health().state == "working")  # by the check and by a probe
+
+    assert limiter.health().state == "failed"
+    storage.check = ask  # type: ignore[method-assign]
+    workers.mend()
+    assert [change.state for change in workers.changes] == ["failed", "working"]
+
+
 def test_forked_child_returns_to_the_storage_by_itself(returning: Workers) -> None:
     limiter = returning.limiter
 
