@@ -92,8 +92,14 @@ class GuardedStorage:
         return decision
 
     def peek(self, hits: tuple[Hit, ...]) -> Decision:
-        if self._breaker.state is State.OPEN:
+        state = self._breaker.state
+        if state is State.OPEN:
             return self._decide(hits, PEEK_ID, self._breaker.latest_error(), charging=False)
+        if state is not State.CLOSED and not self._outage.is_over():  # a check takes no more than the share here
+            local = self._policy.limited_here(hits)
+            decision, _ = self._outage.decide(PEEK_ID, hits, local, charging=False, pending=False)
+            if not decision.allowed:
+                return decision
         failures = self._breaker.failures
         try:
             decision = self._breaker.ask_at_most_twice(failures, self.wrapped.peek, hits)

@@ -53,7 +53,7 @@ def test_storage_is_charged_afterwards_for_checks_admitted_in_an_outage(make: Ca
 
     workers.mend()
 
-    assert [status.remaining for status in workers.limiter.peek(plan).statuses] == [2, 7]
+    assert [status.remaining for status in workers.storage.peek(plan).statuses] == [2, 7]
 
 
 def test_worker_that_ends_makes_its_pending_charges_first() -> None:
@@ -465,6 +465,25 @@ def test_storage_decides_while_charges_are_still_pending(returning: Workers) -> 
     assert half_open.pending >= 3
     assert limiter.health().breaker == "closed"
     assert [change.state for change in returning.changes] == ["failed", "working"]
+
+
+def test_peek_says_what_a_check_would_while_this_worker_keeps_within_its_share(
+    make: Callable[..., Workers], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flask_multilimit.engine.storage.layers.outage.RETURN_SECONDS", 60)
+    workers, plan = make(2), hits("10/minute")
+    limiter = workers.limiter
+    workers.break_down()
+    assert workers.admitted(plan) == [2, 2]
+    workers.half_open()
+
+    half_open = limiter.peek(plan), limiter.check(plan)
+    workers.mend()
+    returning = limiter.peek(plan), limiter.check(plan)
+
+    for peeked, checked in (half_open, returning):
+        assert (peeked.allowed, peeked.decided_by, peeked.remaining) == (False, "local", 0)
+        assert (checked.allowed, checked.decided_by, checked.remaining) == (False, "local", 0)
 
 
 def test_pending_units_are_not_admitted_again(returning: Workers) -> None:
