@@ -255,7 +255,9 @@ def charge_stands(declared: Declaration, status: int) -> bool | None:
     enough to tell."""
     if declared.charge_when is None or not 100 <= status <= 599:
         return None
+    responses = (Response(status=status, headers=headers) for headers in ({}, {"ETag": '"x"'}))  # see ChargeWhenStatus
     try:
-        return bool(declared.charge_when(Response(status=status)))
+        stays, may_stay = map(bool, map(declared.charge_when, responses))
     except Exception:
         return None
+    return stays if stays == may_stay else None

@@ -322,15 +322,20 @@ def test_a_note_counts_each_request_once_however_many_limiters_it_is_about() -> 
     assert {note.requests for note in report.notes} == {2}, report.notes
 
 
-def test_report_notes_differences_of_the_replay() -> None:
+@pytest.mark.parametrize(
+    ("charge_when", "status"),
+    [(lambda response: response.headers["X"] == "1", 200), ([200], 412)],
+    ids=["header", "412 with a file or without"],
+)
+def test_report_notes_differences_of_the_replay(charge_when: Any, status: int) -> None:
     app = app_with(
         rate_limiter(type=lambda: "x", name="api_key", rules="1/minute"),
         rate_limiter(type=IP, rules=lambda: "1/minute", name="plan"),
         rate_limiter(rules="50/minute", cost=lambda: 5, exempt_when=lambda: True),
-        rate_limiter(type=USER, rules="100/minute", charge_when=lambda response: response.headers["X"] == "1"),
+        rate_limiter(type=USER, rules="100/minute", charge_when=charge_when),
     )
 
-    report = replayed(app, at(0, status=200), at(1, status=200))
+    report = replayed(app, at(0, status=status), at(1, status=status))
 
     texts = {note.text.split(" of ")[0].split(":")[0]: note.requests for note in report.notes}
     assert texts == {
