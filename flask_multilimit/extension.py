@@ -293,7 +293,7 @@ class MultiLimit:
         :param endpoint: only there; by default, everywhere.
         :param method: only this request method, at ``endpoint``.
 
-        If the storage does not answer, ``problem`` says so; with ``endpoint``, that raises :class:`StorageError`.
+        If the storage does not decide, ``problem`` says why; with ``endpoint``, that raises :class:`StorageError`.
         Raises :class:`ConfigurationError` for an unknown endpoint or type.
         """
         gate = gate_in_force()

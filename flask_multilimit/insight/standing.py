@@ -16,6 +16,7 @@ from ..engine import BanStatus, Decision, Hit, Limiter, RuleStatus, StorageError
 from ..engine.bans import BanRule
 from ..engine.errors import with_remedy
 from ..engine.periods import Period
+from ..engine.storage.layers.outage import probes_like
 from ..engine.text import Phrase
 from ..observe.traffic import Refused
 from ..plan.hits import Applied
@@ -27,6 +28,7 @@ from ..serve.gate import AppGate
 from .bans import BegunBan, bans_elsewhere, began
 from .changes import Entry, document_in_force, entry_of
 from .clients import ALL_ANONYMOUS, Client, applied_to, in_traffic, is_own, listed_of
+from .health import storage_state
 from .limits import checked_by_extensions, rule_fields
 from .text import duration, local_time, rule_text, subject_text
 from .traffic import RefusedSubject, TrafficMemory, refused_subject
@@ -213,7 +215,7 @@ class Standing(Described):
     has_own_ban: Annotated[bool, Field(exclude=True)]
     """Whether `unban` lifts a ban that refuses it."""
     problem: str
-    """Why the storage did not answer."""
+    """Why the storage does not decide: it did not answer, or cannot be charged."""
 
 
 def standing(
@@ -230,7 +232,15 @@ def standing(
     :class:`ConfigurationError` if there is no such endpoint, and for a type that neither limits nor traffic know."""
     with_shared = replace(client, given={**client.given, EVERYONE.type: EVERYONE.value}) if client.given else client
     places = applied_to(gate, with_shared, endpoint, method)
-    found, problem = _requests(gate, places, client.given, everywhere=endpoint is None)
+    found, problem = list[RequestStanding](), ""
+    try:
+        _require_charges(gate, places)
+        for each in _answers(gate, places, client.given, everywhere=endpoint is None):
+            found.append(each)  # what is known before one key fails is shown
+    except StorageError as error:
+        if endpoint is not None:
+            raise
+        problem = with_remedy(error)
     if endpoint is None:
         found = sorted((each for each in found if not each.lets_everyone_pass), key=_rank)
     shown, paging = paged(found, page, rows or max(len(found), 1))
@@ -277,33 +287,37 @@ def standing(
     )
 
 
+def _require_charges(gate: AppGate, places: Iterable[AppliedAt]) -> None:
+    """Raise :class:`StorageError` unless the storage decides. One that cannot be charged may still answer, while each
+    worker decides alone; a process that makes no checks does not know that."""
+    storage = gate.limiter.storage
+    kinds = {hit.rule.implementation.REMEMBERS_IDS: hit for each in places for hit in each.applied.hits}
+    if not (storage.shared and kinds):
+        return
+    state = storage_state(gate)
+    if state.state == "failed":
+        raise StorageError(state.error)
+    storage.check(probes_like(kinds.values()))
+
+
 def requests_of(gate: AppGate, places: list[AppliedAt], given: Mapping[str, str]) -> list[RequestStanding]:
     """How limits would answer a request of a client with the ``given`` subjects at each of ``places``. Charges nothing.
     Raises :class:`StorageError`."""
-    return _requests(gate, places, given, everywhere=False)[0]
+    return list(_answers(gate, places, given, everywhere=False))
 
 
-def _requests(
+def _answers(
     gate: AppGate, places: list[AppliedAt], given: Mapping[str, str], *, everywhere: bool
-) -> tuple[list[RequestStanding], str]:
-    """As :func:`requests_of`. If the storage fails, ``everywhere`` returns what it answered before, and the error."""
+) -> Iterator[RequestStanding]:
+    """As :func:`requests_of`; if ``places`` are ``everywhere``, only where there are limits."""
     limiter = Limiter(gate.limiter.storage)  # without layers, which answer for this process only
-    found: list[RequestStanding] = []
     known: dict[tuple[Hit, ...], Decision] = {}
-    try:
-        for each in places:
-            if everywhere and not each.applied.limiters:
-                continue
-            if everywhere or _is_of_interest(each, places):
-                hits = each.applied.hits
-                if hits and hits not in known:  # endpoints that only share a limit have the same
-                    known[hits] = limiter.peek(hits)
-                found.append(_request(each, known.get(hits), given))
-    except StorageError as error:
-        if not everywhere:
-            raise
-        return found, with_remedy(error)
-    return found, ""
+    for each in places:
+        if each.applied.limiters if everywhere else _is_of_interest(each, places):
+            hits = each.applied.hits
+            if hits and hits not in known:  # endpoints that only share a limit have the same
+                known[hits] = limiter.peek(hits)
+            yield _request(each, known.get(hits), given)
 
 
 def _is_of_interest(place: AppliedAt, all_places: list[AppliedAt]) -> bool:
@@ -503,7 +517,7 @@ NETWORK = "a network is many clients: each has quotas of its own"
 UNLIMITED = "passes: no limit counts it"
 OF_OTHERS = "not known: another extension checks limits at {where}; `flask limiter limits` shows those of Flask-Limiter"
 DIGEST = "not known: this is the digest of a long subject; look up the subject itself"
-UNKNOWN = "not known: the storage does not answer"
+UNKNOWN = "not known: the storage fails, and meanwhile each worker decides alone"
 PASSES_ALONE = "passes the limits that count it alone; {types} limits count it together with another subject"
 NOT_ALONE = "not known: {types} limits count it only together with another subject"
 PASSES_SHARED = "passes the limits that everyone shares: no subject is given for {types} limits"

@@ -8,6 +8,7 @@ import time
 from datetime import datetime
 from random import Random
 from typing import Any
+from uuid import UUID
 
 import pytest
 import redis
@@ -15,21 +16,21 @@ from flask import Flask, request
 
 from flask_multilimit import IP, USER, Ban, ConfigurationError, LimitType, MultiLimit, Rule, rate_limiter
 from flask_multilimit.dashboard import Dashboard
-from flask_multilimit.engine import MemoryStorage
+from flask_multilimit.engine import Decision, Hit, MemoryStorage, StorageError
 from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.insight.bans import bans, reset, unban
 from flask_multilimit.insight.changes import entries
 from flask_multilimit.insight.clients import client_from
 from flask_multilimit.insight.keys import all_keys
 from flask_multilimit.insight.past import Past, instant_of, standing_at
-from flask_multilimit.insight.standing import BANNED, Standing, standing
+from flask_multilimit.insight.standing import BANNED, UNKNOWN, Standing, standing
 from flask_multilimit.insight.text import local_time
 from flask_multilimit.insight.traffic import looking, now
 from flask_multilimit.observe.traffic import reader_of
 from flask_multilimit.serve.gate import gate_of
 from support.asking import ask, statuses, view
 from support.clock import Clock
-from support.servers import Server
+from support.servers import Binary, Server
 from support.waiting import until
 
 CLIENT = {"REMOTE_ADDR": "203.0.113.7"}
@@ -84,6 +85,53 @@ def test_why_names_a_ban_by_a_limiter_and_unban_lifts_it(path: str) -> None:
     assert why(app, "203.0.113.7").state == "refused"
     command(app, "reset", endpoint, "--ip", "203.0.113.7", "--yes")
     assert statuses(app, path, environ_base=CLIENT) == [passes]
+
+
+@pytest.mark.parametrize("command", ["CONFIG SET maxmemory 1mb", "ACL SETUSER default -zadd", "REPLICAOF 127.0.0.1 1"])
+def test_why_says_that_workers_decide_alone_while_the_server_answers_and_cannot_be_charged(
+    command: str, server_binaries: dict[str, Binary]
+) -> None:
+    with Server(next(iter(server_binaries.values()))) as server:
+        worker, other = (app_on(server.url) for _ in range(2))  # `why` is a process that makes no checks
+        assert statuses(worker, "/quote", environ_base=CLIENT) == [200]
+        client: Any = server.client()
+        client.execute_command(*command.split())
+        statuses(worker, "/quote", environ_base=CLIENT)
+
+        found = [why(app, "203.0.113.7") for app in (worker, other)]
+
+        gate_of(worker).limiter.close()
+        assert [(each.state, str(each.verdict), each.requests) for each in found] == [("unknown", UNKNOWN, ())] * 2
+        assert all("rate limit storage" in each.problem for each in found)
+        with pytest.raises(StorageError, match="rate limit storage"):
+            why(other, "203.0.113.7", endpoint="quote")
+
+
+class TakesProbes(MemoryStorage):
+    """A storage that decides nothing, but answers."""
+
+    shared = True
+
+    def check(self, hits: tuple[Hit, ...], check_id: UUID | None = None) -> Decision:
+        if any("probe" not in hit.key for hit in hits):
+            raise StorageError("no charges")
+        return super().check(hits, check_id)
+
+    def check_many(self, *_: Any) -> list[Decision]:
+        raise StorageError("no charges")
+
+
+def test_standing_says_nothing_else_than_the_health_of_its_worker() -> None:
+    app = app_on(TakesProbes())
+    gate = gate_of(app)
+    assert why(app, "203.0.113.7").state == "passes"
+    assert statuses(app, "/quote", environ_base=CLIENT) == [200]
+    assert gate.limiter.health().state == "failed"
+
+    found = why(app, "203.0.113.7")
+
+    gate.limiter.close()
+    assert (found.state, found.problem) == ("unknown", "no charges")
 
 
 def test_why_about_a_network_shows_refusals_of_clients_that_are_not_logged_in() -> None:
