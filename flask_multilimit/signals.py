@@ -7,6 +7,7 @@ receivers are called, and the request goes on as decided. An async receiver runs
 from __future__ import annotations
 
 from time import monotonic
+from traceback import walk_tb
 from typing import Any
 
 from blinker import NamedSignal, Namespace
@@ -129,10 +130,10 @@ def notify(signal: NamedSignal, app: Flask, **arguments: Any) -> None:
 
 def log_once_a_minute(app: Flask, error: Exception, message: str, *arguments: object) -> None:
     """Log what a callable of ``app`` raised, with its traceback. It may raise at each request, so the same line about
-    the same function is logged again only after a minute."""
+    the same functions is logged again only after a minute."""
     quiet_until: dict[object, float] = app.extensions.setdefault("multilimit.logged", {})
-    called = error.__traceback__ and error.__traceback__.tb_next  # two lambdas, or two partials, have one name
-    line, now = (message % arguments, called and called.tb_frame.f_code), monotonic()
+    called = frozenset(frame.f_code for frame, _ in walk_tb(error.__traceback__))  # two lambdas have one name
+    line, now = (message % arguments, called), monotonic()
     if now < quiet_until.get(line, 0.0):
         return
     if len(quiet_until) >= MOST_LINES:

@@ -669,13 +669,16 @@ class TestOnRejected:
         self, app: Flask, storage: RecordingStorage, caplog: pytest.LogCaptureFixture
     ) -> None:
         limit(app, storage, "limiter", message=fail, on_rejected=fail)
+        app.add_url_rule("/other", "other", rate_limiter(rules="1/minute", message=lambda _: [].pop())(view()))
 
         for _ in range(5):
             assert_default(refuse(app))
+        assert statuses(app, "/other", "/other", "/other") == [200, 429, 429]
 
         assert [each.partition(" failed;")[0] for each in caplog.messages] == [
             "Rate limits: message",
             "Rate limits: on_rejected",
+            "Rate limits: message",
         ]
 
     @pytest.mark.parametrize("option", ["on_rejected", "message"])
