@@ -14,7 +14,7 @@ from ..declare.subjects import ANONYMOUS, Subject, parts_with_names, type_name_o
 from ..engine import ConfigurationError, Rule
 from ..engine.rules import Calendar, calendar_in, fields_of, rule_of
 from ..engine.text import SafeLogger
-from .sources import WILD, names_of
+from .sources import Named, names_of
 
 if TYPE_CHECKING:
     from ..control.entries import Override
@@ -36,27 +36,20 @@ class Overrides:
         self.effective: set[str] = set()
         """Ids of the overrides that apply to anything in the plans made so far."""
         self._unfit_at = set[str]()
-        self._everywhere: list[int] = []
-        self._named: dict[str, list[int]] = {}
-        self._patterns: list[tuple[str, int]] = []
         self._groups: dict[tuple[int, ...], Group] = {}
-        for index, each in enumerate(self.entries):
-            if each.endpoint is None or each.endpoint == "*":
-                self._everywhere.append(index)
-            else:  # a scope may have a name that looks like a pattern
-                self._named.setdefault(each.endpoint, []).append(index)
-                if not WILD.isdisjoint(each.endpoint):
-                    self._patterns.append((each.endpoint, index))
+        named = [(each.endpoint or "*", index) for index, each in enumerate(self.entries)]
+        self._everywhere = [index for name, index in named if name == "*"]
+        self._named = Named(each for each in named if each[0] != "*")
 
     def __bool__(self) -> bool:
         return bool(self.entries)
 
     def at(self, *scopes: str) -> Group:
         """The overrides that apply to one of ``scopes``. Scopes with the same overrides share one object."""
-        found = {index for scope in scopes for pattern, index in self._patterns if fnmatchcase(scope, pattern)}
-        if self._named:
-            names = {name for scope in scopes for name in names_of(scope)}
-            found.update(index for name in names for index in self._named.get(name, ()))
+        found = set[int]()
+        for scope in scopes:
+            names = {*names_of(scope)}  # which may look like patterns
+            found.update(i for name, i in self._named.near(scope) if name in names or fnmatchcase(scope, name))
         special = tuple(sorted(found))
         if special not in self._groups:
             in_order = sorted([*special, *self._everywhere])
