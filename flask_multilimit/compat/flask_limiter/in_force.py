@@ -258,7 +258,6 @@ class InForce:
         those about another request: a view may return the same object again."""
         added, replaced = getattr(response, self._name_of_progress, ((), ()))
         if added:
-            setattr(response, self._name_of_progress, ((), ()))
             response.headers[:] = [field for field in response.headers if field not in added]
             if "Retry-After" not in response.headers:
                 response.headers.extend(replaced)
