@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from math import inf
+from uuid import uuid4
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -194,6 +195,31 @@ def test_clock_step_back_over_a_boundary_keeps_the_units_left(bench: Bench) -> N
     bench.limiter.refund(decision)
     assert bench.limiter.peek(hits(MONTH)).remaining == 2
 
+    bench.clock.now = at("2026-11-15 00:00:20")
+    assert bench.limiter.peek(hits(MONTH)).remaining == 0
+
+
+def test_reset_of_a_calendar_is_the_end_of_its_period_also_after_a_step_back(bench: Bench) -> None:
+    bench.clock.now = at("2026-11-15 00:00:10")
+    bench.limiter.check(hits(MONTH))
+
+    bench.clock.now = at("2026-11-14 23:59:55")
+    said = [bench.limiter.peek(hits(MONTH)), *(bench.limiter.check(hits(MONTH)) for _ in range(4))]
+
+    assert [each.remaining for each in said] == [3, 2, 1, 0, 0]
+    assert [each.reset_after for each in said] == [5.0] * 5
+
+
+def test_refund_of_a_repeated_check_after_a_step_back_gives_no_unit_of_the_later_period(bench: Bench) -> None:
+    bench.clock.now = at("2026-11-15 00:00:10")
+    bench.limiter.check(hits(MONTH, cost=3))
+    bench.clock.now = at("2026-11-14 23:59:55")
+    both, check_id = hits([MONTH, Rule(60, 5)]), uuid4()
+    bench.limiter.check(both, check_id=check_id)
+
+    bench.limiter.refund(bench.limiter.check(both, check_id=check_id))
+
+    assert bench.limiter.peek(hits(MONTH)).remaining == 3
     bench.clock.now = at("2026-11-15 00:00:20")
     assert bench.limiter.peek(hits(MONTH)).remaining == 0
 

@@ -161,6 +161,19 @@ def test_memory_storage_follows_the_system_clock_when_it_is_set() -> None:
     assert (end.year, end.month, end.day) == (year + 1, 1, 1)
 
 
+@pytest.mark.parametrize("used_at", [0, 10 * 60, 86_399], ids=["at its begin", "in its first hour", "at its end"])
+def test_memory_keeps_a_calendar_for_an_hour_after_its_period(used_at: int) -> None:
+    midnight = round(datetime(2026, 11, 15, tzinfo=timezone.utc).timestamp())
+    clock = Clock((midnight + used_at) * SECOND)
+    storage = MemoryStorage(clock)
+    wanted = hits_for(Calendar(5, "day"), scope="api")
+    Limiter(storage).check(wanted)
+
+    (key,) = storage.keys("")
+
+    assert key.ttl == 86_400 - used_at + 3_600
+
+
 OUTAGES = [
     (datetime(2026, 11, 14, 23, 59, 50, tzinfo=timezone.utc), 15, 10.0),
     (datetime(2026, 2, 3, tzinfo=timezone.utc), 1, 26 * 86_400.0),

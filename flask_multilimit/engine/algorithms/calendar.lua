@@ -55,11 +55,7 @@ algorithms.calendar = {
   others = function()
     return {
       reset_after = function(hit, now, seen)
-        if seen[1] >= hit.finish and seen[2] > 0 then
-          return hit.after - now
-        end
-        local used = seen[1] >= hit.finish and seen[3] or seen[2]
-        return used > 0 and hit.finish - now or 0
+        return (seen[1] >= hit.finish or seen[2] > 0) and hit.finish - now or 0
       end,
 
       drop_future = function(hit)

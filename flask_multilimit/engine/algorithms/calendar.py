@@ -45,11 +45,18 @@ def charge(state: State | None, quota: Quota, cost: int, now: int, seen: State, 
 
 
 def reset_after(state: State | None, quota: Quota, now: int, seen: State) -> int:
-    _, _, end, after = _around(quota, now)
-    start, used, _ = seen
-    if start >= end:
-        return (after if used else end) - now
-    return end - now if used else 0
+    """Until the present period ends, as :func:`charge` says, also if the next one has been charged before a step."""
+    end = _around(quota, now)[2]
+    return end - now if seen[0] >= end or seen[1] else 0
+
+
+def kept_for(state: State | None, quota: Quota, now: int) -> int:
+    """Microseconds until ``state`` may be forgotten: how long its period lasts, and :data:`LINGERS`."""
+    begun = now - LINGERS
+    _, begin, end, after = _around(quota, begun)
+    if state is None or not begin <= state[0] < after:
+        return 0
+    return (end if state[0] < end else after) - begun
 
 
 def drop_future(state: State | None, quota: Quota, now: int) -> State | None:

@@ -9,9 +9,8 @@ from time import monotonic, monotonic_ns, time_ns
 from typing import Any
 from uuid import UUID
 
-from ..algorithms import concurrency, sliding_window
+from ..algorithms import calendar, concurrency, sliding_window
 from ..algorithms.base import AHEAD, Unit
-from ..algorithms.calendar import LINGERS
 from ..decision import NOT_SETTLED, Charge, Decision, DecisionFields, decision_of
 from ..forks import Lazy, lock_for_forks
 from ..hits import BanHit, Hit, bans_of, calendars_of, memoized, new_id
@@ -169,11 +168,11 @@ class MemoryStorage:
             self._sweep(self._now(), most)
 
     def reset_after(self, key: str, now: int) -> int:
-        """Microseconds until the quota of a known ``key`` is full again."""
+        """Microseconds until the quota of a known ``key`` is full again; a calendar is kept longer."""
         state, rule = self._states[key], self._rules[key]
         algorithm, quota = rule.implementation, rule.longest_quota
-        if quota.periods is not None:  # kept longer, in case the clock steps back over a boundary of periods
-            now -= LINGERS
+        if quota.periods is not None:
+            return calendar.kept_for(state, quota, now)
         return algorithm.reset_after(state, quota, now, algorithm.evaluate(state, quota, 0, now)[3])
 
     def refuses_for(self, key: str, now: int) -> int:
