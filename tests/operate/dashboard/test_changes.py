@@ -249,11 +249,15 @@ def test_network_can_be_allowed_denied_and_banned(app: Flask, ada: FlaskClient, 
 
 
 def test_denying_your_own_address_needs_confirmation(app: Flask, ada: FlaskClient) -> None:
-    page = previewed(ada, kind="deny", who="127.0.0.0/8", **{"for": "1h"}, reason="oops")
-
-    assert "This is your own address" in page.text
-    assert confirm(ada, kind="deny", who="127.0.0.0/8", **{"for": "1h"}, reason="oops").status_code == 409
+    given = {"kind": "deny", "who": "127.0.0.0/8", "for": "1h", "reason": "oops"}
+    pages = [previewed(ada, **given), previewed(ada, **{**given, "kind": "allow"})]
+    assert confirm(ada, **given).status_code == 409
     assert entries_of(app) == []
+    ada.environ_base["REMOTE_ADDR"] = ""  # as a proxy on a unix socket leaves it
+    pages.append(previewed(ada, **given))
+
+    assert [page.status_code for page in pages] == [200, 200, 200]
+    assert ["This is your own address" in page.text for page in pages] == [True, False, False]
 
 
 def test_entry_can_be_undone_once(app: Flask, ada: FlaskClient) -> None:
