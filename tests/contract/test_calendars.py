@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from datetime import datetime
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 from math import inf
 from uuid import uuid4
 from zoneinfo import ZoneInfo
@@ -13,6 +14,7 @@ import pytest
 import redis
 
 from flask_multilimit.engine import Ban, Calendar, Concurrent, Limiter, MemoryStorage, RedisStorage, Rule, hits_for
+from flask_multilimit.engine.periods import Periods
 from support.bench import Bench, hits
 from support.clock import SECOND, Clock
 from support.server_clock import ServerClock, scripts_read_clock_of_test
@@ -232,6 +234,29 @@ def test_clock_that_was_years_ahead_locks_no_client_out(bench: Bench) -> None:
     assert [bench.limiter.check(hits(MONTH)).remaining for _ in range(3)] == [2, 1, 0]
     bench.clock.now = at("2026-12-20")
     assert bench.limiter.check(hits(MONTH)).remaining == 2
+
+
+# Processes that know other rules of a zone, as before and after an upgrade of tzdata
+
+
+def known_as(rule: Calendar, zone: timezone) -> Calendar:
+    """The rule in a process whose zone data say that its zone is this one."""
+    for name in ("quota", "longest_quota"):
+        object.__setattr__(rule, name, replace(rule.quota, periods=Periods(rule.period, zone, rule.anchor)))
+    return rule
+
+
+@pytest.mark.parametrize("hours", [(1, 2), (2, 1), (-3, 3)], ids=str)
+def test_processes_that_know_other_rules_of_a_zone_share_one_quota(bench: Bench, hours: tuple[int, int]) -> None:
+    plans = [hits(known_as(Calendar(10, "day"), timezone(timedelta(hours=each)))) for each in hours]
+    admitted = []
+    bench.clock.now = at("2026-11-15 12:30", ZoneInfo("UTC"))
+
+    for _ in range(48):
+        admitted.append(sum(bench.limiter.check(plan).allowed for _ in range(11) for plan in plans))
+        bench.clock.advance(3_600)
+
+    assert sum(admitted) == 30, admitted
 
 
 # Brute force

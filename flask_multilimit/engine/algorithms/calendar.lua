@@ -5,13 +5,13 @@ local LINGERS = 3600000000 -- microseconds that a key outlives its period, in ca
 
 local function in_force(hit)
   local start, used, before = load_numbers(hit.key)
-  if not start or start < hit.earlier or start >= hit.after then
+  if not start or start < hit.earlier or 2 * start >= hit.finish + hit.after then
     return hit.begin, 0, 0
   end
-  if start < hit.begin then
+  if 2 * start < hit.earlier + hit.begin then
     return hit.begin, 0, used
   end
-  return start, used, before
+  return 2 * start < hit.begin + hit.finish and hit.begin or hit.finish, used, before
 end
 
 -- Keep `units` more (below 0: fewer) in the latest period, or if `is_before`, in the one before.

@@ -2,7 +2,7 @@
 
 ``now`` is Unix time. The state has the units of the latest period that was charged, and those of the period before it:
 if the clock steps back over a boundary, the earlier period continues with the units used in it, and the later one keeps
-its own. A state belongs to the period in which its beginning lies, even if the time zone has changed its rules since.
+its own. A state belongs to the period that begins nearest to its beginning: processes may know other rules of a zone.
 Twin of ``calendar.lua``.
 """
 
@@ -87,10 +87,13 @@ def _around(quota: Quota, now: int) -> tuple[int, ...]:
 
 
 def _in_force(state: State | None, around: tuple[int, ...]) -> State:
-    earlier, begin, _, after = around
-    if state is None or not earlier <= state[0] < after:
+    earlier, begin, end, after = around
+    if state is None or state[0] < earlier or 2 * state[0] >= end + after:
         return begin, 0, 0
-    return state if state[0] >= begin else (begin, 0, state[1])
+    start, used, before = state
+    if 2 * start < earlier + begin:
+        return begin, 0, used
+    return (begin if 2 * start < begin + end else end), used, before
 
 
 def _added(state: State, units: int, *, is_before: bool) -> State:
