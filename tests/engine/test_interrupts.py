@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from itertools import count
 from threading import Thread
@@ -14,11 +15,12 @@ from redis.retry import Retry
 from flask_multilimit.engine import Limiter, Rule, hits_for
 from flask_multilimit.engine.slots import KEEPER
 from flask_multilimit.engine.storage.cluster.hash_slots import HASH_SLOTS, HashSlots
+from flask_multilimit.engine.storage.forgetting import _remove_leaf
 from flask_multilimit.engine.storage.redis.compiled import KnownShape, Shapes, shape_of
 from flask_multilimit.engine.storage.redis.connections import Deadline
 from flask_multilimit.engine.storage.redis.storage import RedisStorage, ReleaseBatcher
 from flask_multilimit.engine.threads import Beat
-from support.interrupts import interrupted
+from support.interrupts import Interrupt, interrupted
 from support.servers import Server
 from support.waiting import SECONDS, until
 
@@ -62,6 +64,22 @@ def test_interrupted_thread_leaves_no_lock_locked(made: Callable[[], Callable[[]
         another.start()
         another.join(SECONDS)
         assert not another.is_alive(), point
+
+
+def test_key_that_is_set_aside_is_never_in_the_heap_twice() -> None:
+    class Key(str):
+        def __lt__(self, other: str) -> bool:
+            if next(comparisons) == number:
+                raise Interrupt
+            return super().__lt__(other)
+
+    for number in range(4):
+        comparisons = count()
+        heap: list[tuple[int, str]] = [(0, Key(key)) for key in "akblmcdnopqe"]
+        with suppress(Interrupt):
+            _remove_leaf(heap, 8)
+
+        assert len({key for _, key in heap}) == len(heap), number
 
 
 def test_beat_runs_its_task_although_the_start_of_its_thread_was_interrupted() -> None:

@@ -173,14 +173,15 @@ class Forgetting:
 
 
 def _remove_leaf(heap: list[tuple[int, str]], place: int) -> None:
-    """Remove the entry at ``place``, in the second half of ``heap``, in O(log n)."""
+    """Remove the entry at ``place``, in the second half of ``heap``, in O(log n). A signal handler may raise at each
+    step, and no key may then be in the heap twice: the second turn of a forgotten key would fail each check."""
     last = heap.pop()
     if place == len(heap):
         return
-    while place and last < heap[above := (place - 1) // 2]:
-        heap[place] = heap[above]
-        place = above
     heap[place] = last
+    while place and last < heap[above := (place - 1) // 2]:
+        heap[place], heap[above] = heap[above], last
+        place = above
 
 
 def check_memory_keys(most: object) -> None:
