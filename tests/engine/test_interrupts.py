@@ -7,6 +7,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import count
 from threading import Thread
+from time import monotonic
 
 import pytest
 from redis.backoff import NoBackoff
@@ -19,6 +20,7 @@ from flask_multilimit.engine.storage.forgetting import _remove_leaf
 from flask_multilimit.engine.storage.redis.compiled import KnownShape, Shapes, shape_of
 from flask_multilimit.engine.storage.redis.connections import Deadline
 from flask_multilimit.engine.storage.redis.storage import RedisStorage, ReleaseBatcher
+from flask_multilimit.engine.storage.redis.wire import command_of, wire_of
 from flask_multilimit.engine.threads import Beat
 from support.interrupts import Interrupt, interrupted
 from support.servers import Server
@@ -129,3 +131,15 @@ def test_interrupted_client_object_gives_nobody_the_standing_of_another(server: 
         for point in interrupted(act, of="redis"):
             assert standing(f"user:new{next(subjects)}") == 9998, point
     limiter.close()
+
+
+def test_interrupted_question_costs_the_pool_no_connection(server: Server) -> None:
+    wire = wire_of(server.client(max_connections=1), Deadline(None))
+    assert wire is not None
+
+    def ask_twice() -> object:
+        return [wire.ask(command_of(b"PING"), monotonic()) for _ in "ab"]  # opens a connection, and uses it again
+
+    for point in interrupted(ask_twice):
+        assert ask_twice() == [b"PONG", b"PONG"], point
+        wire.close()

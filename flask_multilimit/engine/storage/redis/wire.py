@@ -83,7 +83,7 @@ class Wire:
         """Whether :meth:`send` waits for the reply on the latest connection that was opened."""
         notify_child(self)
         # A storage that is dropped without being closed must not keep the pool's connections.
-        weakref.finalize(self, _give_back_when_collected, pool, self._idle).atexit = False
+        weakref.finalize(self, _when_collected, pool, _give_back, pool, self._idle).atexit = False
 
     def ask(self, command: bytes, started: float, *, check_open: bool = True) -> Any:
         """The reply to ``command``, for a question that began at ``started`` (``time.monotonic``).
@@ -162,6 +162,8 @@ class Wire:
 
     def _after_fork_in_child(self) -> None:
         """Drop what belongs to the parent process."""
+        for line in self._idle:
+            line.finalizer.detach()
         self._idle.clear()
 
     def _take(self, started: float) -> tuple[_Line, float]:
@@ -211,7 +213,14 @@ class Wire:
             except RedisConnectionError as error:
                 self._wait_for_another(error)
             else:
-                line = _line_of(connection, self._deadline, self._explain)
+                try:
+                    line = _line_of(connection, self._deadline, self._explain)
+                except BaseException:
+                    _release(self._pool, connection)
+                    raise
+                # A signal handler may raise before or after a question: the pool would miss a connection for ever.
+                line.finalizer = weakref.finalize(line, _when_collected, self._pool, _release, self._pool, connection)
+                line.finalizer.atexit = False
                 self.waits = line.waits
                 return line, self._deadline.started
             with contextlib.suppress(IndexError):
@@ -240,17 +249,17 @@ def _give_back(pool: Any, idle: list[_Line]) -> None:
         pass
 
 
-def _give_back_when_collected(pool: Any, idle: list[_Line]) -> None:
-    """Give back the connections of a wire that was garbage collected.
+def _when_collected(pool: Any, give_back: Callable[..., object], *arguments: object) -> None:
+    """Give back the connections of a wire that was garbage collected, or that of a line.
 
     The garbage collector can call this at any point, even while this thread holds the lock of the pool, which cannot be
     taken twice in older releases of redis-py. So if the lock is held, another thread waits for it.
     """
     if pool._lock.acquire(blocking=False):
         pool._lock.release()
-        _give_back(pool, idle)
-    elif idle:
-        Thread(target=_give_back, args=(pool, idle), name="multilimit-give-back", daemon=True).start()
+        give_back(*arguments)
+    else:
+        Thread(target=give_back, args=arguments, name="multilimit-give-back", daemon=True).start()
 
 
 def _give_back_one(pool: Any, idle: list[_Line]) -> bool:
@@ -276,9 +285,14 @@ def _is_usable(line: _Line) -> bool:
         return False
 
 
+def _release(pool: Any, connection: Any) -> None:
+    connection.disconnect()
+    pool.release(connection)
+
+
 def _disconnect(pool: Any, line: _Line) -> None:
-    line.connection.disconnect()
-    pool.release(line.connection)
+    line.finalizer.detach()  # first: the pool may give a connection that is released to another user at once
+    _release(pool, line.connection)
     line.report_lost(RedisConnectionError("the connection was given up before the answer came"))
 
 
@@ -320,6 +334,8 @@ class _Line:
 
     waits: bool = True
     """Whether :meth:`send` waits for the reply."""
+    finalizer: weakref.finalize[..., Any]
+    """Gives the connection back when nobody holds the line any more."""
     has_input: Callable[[], object]
     """Whether there is something to read, or the connection was closed. Does not wait."""
 
