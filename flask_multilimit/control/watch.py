@@ -270,7 +270,8 @@ class ControlFollower:
     def _follow(self) -> None:
         if not threads_run():
             self._logger.warning(
-                "Rate limits: uWSGI runs no threads, so changes are not noticed: set enable-threads = true"
+                "Rate limits: uWSGI runs no threads, so changes are noticed late, and only while requests are served: "
+                "set enable-threads = true"
             )
         self._beat.wake(time.monotonic() + _generator.uniform(*LOOK_SECONDS))
 

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
 from math import inf
 from typing import Any, Protocol
@@ -261,27 +261,13 @@ gc.callbacks += [_phases.pop, _phases.__setitem__]
 
 # uWSGI
 
-_UNSET = {"false", "off", "no", "0"}
-"""How uWSGI spells that an option is not set."""
-
 
 def threads_run() -> bool:
-    """Whether background threads can run."""
-    uwsgi = sys.modules.get("uwsgi")  # the server provides it; there is no such package
-    return uwsgi is None or lets_threads_run({_text(name): _text(value) for name, value in uwsgi.opt.items()})
+    """Whether background threads can run. uWSGI knows it, a module that the server provides."""
+    return bool(getattr(sys.modules.get("uwsgi"), "has_threads", True))
 
 
 def in_master_of_uwsgi() -> bool:
     """Whether this process is the master of uWSGI, which forks its workers."""
     uwsgi = sys.modules.get("uwsgi")
     return uwsgi is not None and not uwsgi.worker_id()
-
-
-def lets_threads_run(options: Mapping[str, str]) -> bool:
-    """Whether uWSGI with these ``options`` runs threads: only with ``enable-threads`` or ``threads``."""
-    return any(options.get(name, "no").lower() not in _UNSET for name in ("enable-threads", "threads"))
-
-
-def _text(given: object) -> str:
-    """Some versions of uWSGI give bytes."""
-    return given.decode() if isinstance(given, bytes) else str(given)

@@ -37,7 +37,6 @@ from ..engine.storage import LocalStorage, Scripted
 from ..engine.storage.layers.health import workers_asked_for
 from ..engine.storage.redis.failures import FAILURES, RIGHTS_OF_WORKERS, code_of, storage_error
 from ..engine.storage.redis.uri import address_of
-from ..engine.threads import lets_threads_run, threads_run
 from ..plan.sources import limited_inside_view
 from ..serve.access import Action
 from ..serve.applier import ControlApplier
@@ -283,14 +282,6 @@ def _examine_traffic(gate: AppGate) -> Finding:
             text,
             "`flask multilimit top` shows nothing; the log does." if gate.settings.traffic else off,
         )
-    uwsgi = {
-        name.removeprefix("UWSGI_").lower().replace("_", "-"): value
-        for name, value in os.environ.items()
-        if name.startswith("UWSGI_")
-    }
-    if not threads_run() or (uwsgi and not lets_threads_run(uwsgi)):
-        text = "uWSGI seems to run no threads: traffic is flushed only while requests are served."
-        return Finding("traffic", "warning", text, "Start uWSGI with enable-threads.")
     return Finding("traffic", "ok", "Counted in each process, and kept in the storage for an hour.")
 
 

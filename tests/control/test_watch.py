@@ -365,7 +365,7 @@ UWSGI = ("uwsgi", "--http-socket", "127.0.0.1:0", "--module", "watched:app", "--
         (*GUNICORN, "gthread", "--threads", "2", "-w", "8"),
         (*GUNICORN, "gevent", "-w", "8"),
         (*GUNICORN, "sync", "-w", "8", "--preload"),
-        (*UWSGI, "--processes", "8", "--enable-threads"),
+        (*UWSGI, "--processes", "8"),
         (*UWSGI, "--processes", "8", "--threads", "2", "--lazy-apps"),
     ],
     ids=["sync", "gthread", "gevent", "preload", "uwsgi", "uwsgi-lazy"],
@@ -377,6 +377,7 @@ def test_all_workers_of_a_server_apply_a_change(on_server: str, tmp_path: Path, 
         shop_on(on_server).control.deny("127.0.0.1", lasting=True)
 
         wait_for_workers(running, 8, 403)
+        assert "uWSGI runs no threads" not in running.log
 
 
 @pytest.mark.slow

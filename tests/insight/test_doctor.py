@@ -227,9 +227,7 @@ def on_server(server: Server, redis_client: redis.Redis, shop: Callable[..., Sho
     [
         ({}, {}, "traffic", "ok", "Counted in each process"),
         ({}, {"MULTILIMIT_TRAFFIC": False}, "traffic", "hint", "MULTILIMIT_TRAFFIC is False"),
-        ({"UWSGI_PROCESSES": "4"}, {}, "traffic", "warning", "uWSGI seems to run no threads"),
-        ({"UWSGI_PROCESSES": "4", "UWSGI_ENABLE_THREADS": "1"}, {}, "traffic", "ok", "Counted"),
-        ({"UWSGI_ENABLE_THREADS": "false"}, {}, "traffic", "warning", "uWSGI seems to run no threads"),
+        ({"UWSGI_PROCESSES": "4"}, {}, "traffic", "ok", "Counted"),
         ({}, {}, "storage", "hint", "memory://: each process counts by itself"),
         ({"WEB_CONCURRENCY": "4"}, {}, "storage", "warning", "each of them admits the full limit"),
         ({}, {}, "addresses", "hint", "There are IP limits, but no ProxyFix"),
