@@ -1,9 +1,13 @@
-"""How often the bridge from Flask-Limiter calls the functions of the app."""
+"""How often the bridge from Flask-Limiter calls the functions of the app, and makes what takes long."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 from flask import Flask
 
+from flask_multilimit import Decision
 from flask_multilimit.compat.flask_limiter import Limiter
 
 
@@ -23,3 +27,21 @@ def test_key_function_is_called_once_per_request() -> None:
         assert client.get("/").status_code == 200
 
     assert asked == ["ann"]
+
+
+def test_statuses_of_a_refusal_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    app, statuses, made = Flask("bridge"), Decision.statuses.fget, list[Decision]()  # type: ignore[attr-defined]
+
+    def make(decision: Decision) -> Any:
+        made.append(decision)
+        return statuses(decision)
+
+    limiter = Limiter(lambda: "ann", app=app, storage_uri="memory://", headers_enabled=True)
+    app.get("/")(limiter.limit("1/minute; 2/hour; 3/day")(lambda: "ok"))
+    client = app.test_client()
+    assert client.get("/").status_code == 200
+    monkeypatch.setattr(Decision, "statuses", property(make))
+    response = client.get("/")
+
+    assert (response.status_code, response.headers["X-RateLimit-Remaining"]) == (429, "0")
+    assert len(made) == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from flask import Response
@@ -133,15 +133,24 @@ class Answer:
     """The limits that apps and clients see."""
     refund: Callable[..., Decision] | None = None
     """Refunds it if the fallback in memory has answered."""
+    _known: tuple[Decision, tuple[RuleStatus, ...]] | None = field(init=False, default=None)
 
     @property
     def allowed(self) -> bool:
         return self.decision.allowed
 
+    @property
+    def statuses(self) -> tuple[RuleStatus, ...]:
+        """Those of the decision, which makes them anew each time: all limits of a refusal are looked up in them."""
+        known = self._known
+        if known is None or known[0] is not self.decision:  # a refund changes that
+            known = self._known = self.decision, self.decision.statuses
+        return known[1]
+
     def status_of(self, applied: AppliedLimit) -> RuleStatus | None:
         """The status of the limit, or of the strictest rule that an override has put in its place; ``None`` if that has
         switched it off."""
-        statuses, question = self.decision.statuses, self.question
+        statuses, question = self.statuses, self.question
         status = next((each for each in statuses if each.hit.key == applied.key), None)
         if status is not None:
             return status
