@@ -145,8 +145,8 @@ def describe(
     for name, _ in response.headers:
         lower = name.lower()
         if lower in _NAMES or (forbids_storing and lower.endswith(_OF_CACHES)):
-            if forbids_storing:
-                response = without_fields(response, cache_fields(response))
+            if forbids_storing and (of_caches := cache_fields(response)):
+                response = without_fields(response, of_caches)
             put = response.headers.set
             break
     else:  # as nearly always; adding takes a third of the time of setting

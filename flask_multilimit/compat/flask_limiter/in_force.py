@@ -291,7 +291,8 @@ class InForce:
             (names[HeaderNames.REMAINING], str(window.remaining)),
             (names[HeaderNames.RESET], str(reset_at)),
         ]
-        headers.extend(added)
+        for name, text in added:  # extend() takes twice the time
+            headers.add(name, text)
         now, replaced = time.time(), [("Retry-After", given) for given in headers.getlist("Retry-After")]
         retry_at = max((reset_at, now, *(_retry_at(given, now) for _, given in replaced)))
         value = http_date(retry_at) if self.settings.retry_after == "http-date" else str(int(retry_at - now))
