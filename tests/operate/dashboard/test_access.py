@@ -410,5 +410,7 @@ def test_existing_static_files_are_cached_without_cookies(app: Flask) -> None:
     found, missing = (stranger.get(f"{ROOT}static/{name}?lang=zh") for name in ("dashboard.css", "none.css"))
     with found, missing:
         assert (found.headers["Cache-Control"], found.headers.getlist("Set-Cookie")) == ("max-age=31536000", [])
+        known = {"If-None-Match": found.headers["ETag"]}
+        assert stranger.get(f"{ROOT}static/dashboard.css", headers=known).status_code == 304
         assert (missing.status_code, missing.headers["Cache-Control"]) == (404, "no-store")
         assert "Set-Cookie" not in missing.headers
