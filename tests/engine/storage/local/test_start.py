@@ -63,7 +63,7 @@ print(Limiter(storage_from_uri({place.uri!r}, timeout=10)).check(hits_for("1/hou
     assert (run.stdout, run.stderr) == ("storage\n", "")
 
 
-def test_no_directory_is_made_before_the_first_check(place: Place) -> None:
+def test_no_directory_is_made_before_the_first_check(place: Place, caplog: pytest.LogCaptureFixture) -> None:
     app = Flask(__name__)
     app.config.update(MULTILIMIT_STORAGE_URI=place.uri, MULTILIMIT_STORAGE_TIMEOUT=10)
     multilimit = MultiLimit(app)
@@ -79,6 +79,7 @@ def test_no_directory_is_made_before_the_first_check(place: Place) -> None:
     assert app.test_client().get("/").text == "storage"
     assert app.test_client().get("/").status_code == 429
     assert place.directory.exists()
+    assert caplog.messages == [], "a server that does not run yet is not down"
     multilimit.close()
 
 
