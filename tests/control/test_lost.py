@@ -167,14 +167,14 @@ def test_expired_entry_is_not_put_back(own_server: Server) -> None:
     assert [each["entry"] for each in put_back(shop)] == ["the end of all earlier changes"]
 
 
-def test_worker_without_write_permission_keeps_its_copy_in_force_and_logs_it(
+def test_worker_without_permission_to_write_or_inspect_keeps_its_copy_in_force_and_logs_it(
     own_server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     other = serving(own_server)
     other.control.deny(CLIENT, lasting=True)
     other.follower.close()
     client: Any = own_server.client()
-    rights = ["on", ">secret", "~*", "+@all", "-xadd"]
+    rights = ["on", ">secret", "~*", "+@all", "-xadd", "-info"]
     client.execute_command("ACL", "SETUSER", "reader", *rights)
     shop = shop_on(own_server.tcp_url.replace("://", "://reader:secret@", 1))
     assert shop.denies()

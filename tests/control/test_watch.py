@@ -296,10 +296,13 @@ class TestServerPermissions:
         yield as_user
         client.execute_command("ACL", "DELUSER", *names)
 
-    def test_worker_without_read_permission_still_limits_and_reports_it(self, as_user: Callable[[str], Shop]) -> None:
+    def test_worker_without_read_permission_still_limits_and_reports_it(
+        self, as_user: Callable[[str], Shop], caplog: pytest.LogCaptureFixture
+    ) -> None:
         shop = as_user("")
 
         assert shop.statuses(3) == [200, 200, 429]
+        assert "storage is down" not in caplog.text
         assert "NOPERM" in str(shop.control.problem).upper() or "permission" in str(shop.control.problem)
         with pytest.raises(StorageError):
             shop.control.deny("198.51.100.7", lasting=True)
