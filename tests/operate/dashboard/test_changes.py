@@ -493,7 +493,7 @@ def test_pages_show_begin_and_effect_of_an_outage(server_binaries: dict[str, Bin
     found = ada.get(ROOT + page)
 
     assert found.status_code == 200
-    assert "The storage does not answer." in found.text
+    assert "The storage fails." in found.text
     assert (
         "unless a limiter says otherwise, each of 3 workers admits 1/3 of a limit; one below 3 admits nobody."
         in found.text
@@ -515,7 +515,7 @@ def test_pages_show_why_the_server_of_local_storage_cannot_start(tmp_path: Path,
     found = browser_of("ada", app).get(ROOT + page)
 
     assert found.status_code == 200
-    assert "The storage does not answer." in found.text
+    assert "The storage fails." in found.text
 
 
 def test_failed_change_shows_the_error_of_the_storage() -> None:
