@@ -15,8 +15,10 @@ import os
 import sys
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from operator import methodcaller
 from threading import Lock
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -65,12 +67,6 @@ class LateLock:
         self._after_fork_in_child()
         notify_child(self)
 
-    def acquire(self) -> bool:
-        return bool(self._lock().acquire())
-
-    def release(self) -> None:
-        self._lock().release()
-
     def __call__(self) -> Any:
         return self._lock()
 
@@ -82,7 +78,6 @@ _one_at_a_time = Lock()
 _outer: weakref.WeakSet[Locked] = weakref.WeakSet()
 _inner: weakref.WeakSet[Locked] = weakref.WeakSet()
 _notified: weakref.WeakSet[Copied] = weakref.WeakSet()
-_held: list[Any] = []
 _process = os.getpid()
 _noticing = Lock()
 
@@ -124,6 +119,10 @@ class _ForkOfThread(threading.local):
     runs_program = False
     """Whether a fork of this thread is followed by another program."""
 
+    def __init__(self) -> None:
+        self.held: list[Any] = []
+        """The locks that its fork has taken."""
+
 
 _this_thread = _ForkOfThread()
 
@@ -138,22 +137,23 @@ def forking_for_programs() -> Iterator[None]:
         _this_thread.runs_program = False
 
 
+# A signal handler may raise in these, which CPython ignores: the fork goes on. So each lock is taken and recorded, or
+# forgotten and released, in one step of an iterator, which nothing interrupts.
+_acquire, _release = methodcaller("acquire"), methodcaller("release")
+
+
 def _before() -> None:
     if _this_thread.runs_program:
         return
-    _one_at_a_time.acquire()
-    for one in _locked():
-        lock = one._lock
-        lock.acquire()
-        _held.append(lock)
+    held = _this_thread.held
+    held.extend(filter(_acquire, [_one_at_a_time]))
+    locks = [one._lock for one in _locked()]
+    held.extend(filter(_acquire, [lock() if isinstance(lock, LateLock) else lock for lock in locks]))
 
 
 def _after_in_parent() -> None:
-    if _this_thread.runs_program:
-        return
-    while _held:
-        _held.pop().release()
-    _one_at_a_time.release()
+    with suppress(IndexError):  # of the last step
+        deque(map(_release, iter(_this_thread.held.pop, None)), maxlen=0)
 
 
 def _after_in_child() -> None:
@@ -161,7 +161,7 @@ def _after_in_child() -> None:
     if _this_thread.runs_program:
         return
     _one_at_a_time, _process = Lock(), os.getpid()
-    _held.clear()
+    _this_thread.held.clear()
     with ExitStack() as callbacks:  # calls all of them, even if one raises
         for one in _locked() + listed(_notified):
             callbacks.callback(one._after_fork_in_child)
@@ -169,6 +169,7 @@ def _after_in_child() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child)
+    os.register_at_fork(after_in_parent=_after_in_parent)  # what the first one leaves, if it is interrupted at once
 
 
 # Servers that fork

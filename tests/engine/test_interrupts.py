@@ -13,7 +13,7 @@ import pytest
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from flask_multilimit.engine import Limiter, Rule, hits_for
+from flask_multilimit.engine import Limiter, Rule, forks, hits_for
 from flask_multilimit.engine.slots import KEEPER
 from flask_multilimit.engine.storage.cluster.hash_slots import HASH_SLOTS, HashSlots
 from flask_multilimit.engine.storage.forgetting import _remove_leaf
@@ -33,6 +33,19 @@ def check() -> Callable[[], object]:
     limiter, both = Limiter(), [Rule(60, 5), Rule(60, 5, algorithm="token_bucket")]
     hits = hits_for(both, scope="api", subject="ip:203.0.113.7")
     return lambda: limiter.check(hits)
+
+
+def fork() -> Callable[[], object]:
+    """CPython ignores what is raised before and after a fork."""
+    check_limit = check()
+
+    def act() -> None:
+        for call in (forks._before, forks._after_in_parent, forks._after_in_parent):
+            with suppress(Interrupt):
+                call()
+        check_limit()
+
+    return act
 
 
 def release() -> Callable[[], object]:
@@ -58,7 +71,7 @@ def learn_owners() -> Callable[[], object]:
     return slots.primaries
 
 
-@pytest.mark.parametrize("made", [check, release, wake, compile_shape, learn_owners])
+@pytest.mark.parametrize("made", [check, fork, release, wake, compile_shape, learn_owners])
 def test_interrupted_thread_leaves_no_lock_locked(made: Callable[[], Callable[[], object]]) -> None:
     act = made()
     for point in interrupted(act):

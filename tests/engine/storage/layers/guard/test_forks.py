@@ -104,7 +104,7 @@ def test_forked_child_gets_a_late_lock_of_its_own() -> None:
     lock = LateLock()
     thread, let_go = in_the_middle_of(lock())
 
-    assert exit_code_of_child(lock.acquire) == 0
+    assert exit_code_of_child(lambda: lock().acquire()) == 0
     let_go.set()
     thread.join(SECONDS)
 
