@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
+import flask_restful
+import flask_restx
 import pytest
 from flask import Flask
 from flask_jwt_extended import create_access_token, create_refresh_token, get_jwt_identity, jwt_required
@@ -18,7 +20,7 @@ from flask_socketio import SocketIO
 from jsonschema import Draft202012Validator
 from openapi_spec_validator import validate
 
-from flask_multilimit import MultiLimit
+from flask_multilimit import MultiLimit, RateLimitExceeded, rate_limiter
 from flask_multilimit.dashboard import Dashboard
 from support.asking import ask
 
@@ -217,3 +219,33 @@ def test_api_document_of_apiflask_does_not_fail_with_the_dashboard(run: Run) -> 
     document = json.loads(ask(app, "/openapi.json").text)
 
     assert list(document["paths"]) == ["/items/{item_id}"]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_handler_of_flask_restx_for_refusals_works_above_one_for_exceptions(run: Run) -> None:
+    example = run(API_DOCUMENTS, "restx")
+    app, api = example["app"], example["api"]
+
+    api.errorhandler(Exception)(lambda _: ({}, 500))
+    above = statuses(app, "/items/7", 101, {})[-1]
+    api.error_handlers.move_to_end(RateLimitExceeded)
+    below = statuses(app, "/items/7", 1, {})
+
+    assert (above, below) == (429, [500])
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("framework", [flask_restful, flask_restx])
+def test_flask_restful_and_flask_restx_ask_no_error_handler_of_flask(framework: Any) -> None:
+    app = Flask(__name__)
+    MultiLimit(app)
+    app.register_error_handler(RateLimitExceeded, lambda _: ("Flask's", 429))
+
+    class Item(framework.Resource):  # type: ignore[misc]
+        @rate_limiter(rules="1/minute", message="the limiter's")
+        def get(self) -> dict[str, int]:
+            return {"id": 7}
+
+    framework.Api(app).add_resource(Item, "/item")
+
+    assert [ask(app, "/item").json for _ in range(2)] == [{"id": 7}, {"message": "the limiter's"}]
