@@ -181,13 +181,18 @@ class LeasingStorage:
         leased = memoized(hits, _leased)
         if not leased or check_id is not None:
             return self.wrapped.check(hits, check_id)
-        with self._lock:
-            now = self._clock()
-            spent = self._spend(hits, leased, now)
-            if len(spent) == len(hits) or (spent and len(spent) == len(hits) - len(bans_of(hits))):
-                return _decide_here(hits, spent, now)
-            question = self._question(hits, leased, spent, now)
-        return self._ask_storage(question)
+        try:
+            with self._lock:
+                now = self._clock()
+                spent = self._spend(hits, leased, now)
+                if len(spent) == len(hits) or (spent and len(spent) == len(hits) - len(bans_of(hits))):
+                    return _decide_here(hits, spent, now)
+                question = self._question(hits, leased, spent, now)
+            return self._ask_storage(question)
+        except BaseException as error:
+            if not isinstance(error, StorageError):
+                self._forget_in_use(hits)
+            raise
 
     def peek(self, hits: tuple[Hit, ...]) -> Decision:
         """Units that this process holds count as remaining."""
@@ -249,6 +254,15 @@ class LeasingStorage:
             idle = [(key, lease) for key, lease in self._leases.items() if not lease.is_asking and not lease.may_return]
             leftovers = [leftover for key, lease in idle for leftover in lease.renew(key, lease.rule, 0)]
         self._give_back(leftovers)
+
+    def _forget_in_use(self, hits: tuple[Hit, ...]) -> None:
+        """Forget the leases of ``hits`` that are in use: if a signal handler raised before this thread recorded that it
+        uses them no more, they would be in use for ever."""
+        with self._lock:
+            for hit in hits:
+                lease = self._leases.get(hit.key)
+                if lease is not None and (lease.is_asking or lease.may_return):
+                    del self._leases[hit.key]
 
     def __len__(self) -> int:
         """The number of quotas of which there are leases, spent or not."""
