@@ -263,7 +263,7 @@ class AppGate(AppState):
                 if applied.may_wait:
                     decision, _ = applied.wait(self.limiter, decision)
         except StorageDenied as error:
-            self._records.mark_refused()
+            self._records.mark_refused(error.retry_after)
             raise self._refusals.unavailable(error, self.settings) from error
         if record is None:
             record = self._records.current() or self._records.make()
@@ -402,7 +402,7 @@ class AccessCheck:
         shown = endpoint or UNMATCHED_SCOPE
         report(outcome, self._in_force.audience, endpoint=shown, decided_by="list", who=who)
         notify(request_denied, self._in_force.app, listed=listed, endpoint=endpoint)
-        self._records.mark_refused()
+        self._records.mark_refused(listed.ends_in)
         raise self._refusals.denied(listed, self._in_force.settings)
 
 

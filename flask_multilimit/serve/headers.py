@@ -167,7 +167,7 @@ def _fields(
         is_refusal = response.status_code in ({403, 429, 503} if refused else {429, 503})
         if is_refusal or "cache-control" not in (own or {}) or cache_fields(response) != own:
             found.append(NO_STORE)  # caches may store other statuses by default, for all clients
-        wait = _retry_after(refusal, settings) if refusal is not None and is_refusal and not refused else None
+        wait = _retry_after(refusal, refused, settings) if is_refusal else None
         if wait is not None:
             in_seconds = settings.retry_after == "seconds"
             found.append(("Retry-After", str(wait) if in_seconds else http_date(math.ceil(time.time()) + wait)))
@@ -181,12 +181,14 @@ def _fields(
     return found
 
 
-def _retry_after(decision: Decision, settings: Settings) -> int | None:
+def _retry_after(refusal: Decision | None, refused: float, settings: Settings) -> int | None:
     """The seconds in ``Retry-After`` (RFC 9110, 10.2.3), rounded up, so that a time that is known is never too
     early."""
-    retry_after = decision.retry_after
-    if math.isinf(retry_after) and decision.waits_for_slot:
-        retry_after = max(decision.refused_for, settings.slot_retry_after)
+    retry_after = refused
+    if refusal is not None and not refused:
+        retry_after = refusal.retry_after
+        if math.isinf(retry_after) and refusal.waits_for_slot:
+            retry_after = max(refusal.refused_for, settings.slot_retry_after)
     return math.ceil(retry_after) if math.isfinite(retry_after) else None
 
 

@@ -239,10 +239,7 @@ class AccessDenied(_Negotiated, MultiLimitError):  # noqa: N818 - like werkzeug'
         """Seconds until the entry ends; ``None``: it lasts."""
 
     def get_headers(self, environ: Any = None, scope: dict[str, Any] | None = None) -> list[tuple[str, str]]:
-        fields = [*super().get_headers(environ, scope), ("Cache-Control", "no-store")]
-        if self.ends_in is not None:
-            fields.append(("Retry-After", str(math.ceil(self.ends_in))))
-        return fields
+        return [*super().get_headers(environ, scope), ("Cache-Control", "no-store")]
 
 
 class _Denied(AccessDenied, Forbidden):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import MethodType
@@ -73,8 +74,9 @@ class Record(Bill):
         """The latest one that refuses."""
         self.access: tuple[AccessLists | None, Access] = NOT_ASKED
         """The lists that were asked last, and their answer."""
-        self.refused: bool = False
-        """Whether it was refused without a decision: by a list, or because the storage did not answer."""
+        self.refused: float = 0
+        """For how many seconds it was refused without a decision: by a list (infinite: no end is known), or because the
+        storage did not answer."""
 
     def add(self, decision: Decision) -> None:
         self.decisions.append(decision)
@@ -114,14 +116,14 @@ class Records:
         if request_if_any() is None:
             self.make().checked = True
 
-    def mark_refused(self) -> None:
-        """Mark the current request, if there is one, as refused without a decision."""
+    def mark_refused(self, seconds: float | None) -> None:
+        """Mark the current request, if there is one, as refused without a decision, for so long if that is known."""
         if request_if_any() is not None:
             record = self.current()
             if record is None:
                 record = self.make()
                 record.checked = True
-            record.refused = True
+            record.refused = seconds or math.inf
 
     def make(self) -> Record:
         """A new record for the current request. Outside of a request it replaces the last one: no response shows

@@ -473,6 +473,22 @@ def test_denial_is_no_store_although_the_app_makes_every_response_public(app: Fl
     assert by_user.headers.getlist("Cache-Control") == by_address.headers.getlist("Cache-Control") == ["no-store"]
 
 
+@pytest.mark.parametrize("form", ["seconds", "date"])
+def test_error_handler_of_the_app_keeps_the_wait_of_a_ban_in_its_response(app: Flask, form: str) -> None:
+    app.config["MULTILIMIT_RETRY_AFTER"] = form
+    multilimit = MultiLimit(app, default_limits="9/minute")
+    app.add_url_rule("/", "show", view())
+    app.register_error_handler(429, lambda error: (f"Error {error.code}", error.code))
+    with app.app_context():
+        multilimit.control.ban("127.0.0.1", for_=3600)
+
+    banned = ask(app)
+
+    assert (banned.text, banned.status_code) == ("Error 429", 429)
+    assert len(banned.headers.getlist("Retry-After")) == 1
+    assert banned.headers["Retry-After"].isdigit() is (form == "seconds")
+
+
 def test_code_that_runs_after_a_denial_finds_no_limits_in_the_current_decision(app: Flask) -> None:
     MultiLimit(app, deny=["203.0.113.0/24"], default_limits="9/minute")
     app.add_url_rule("/", "show", view())
