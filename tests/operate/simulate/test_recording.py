@@ -139,6 +139,7 @@ def test_recorded_line_has_endpoint_hashed_subject_and_status(app: Flask, record
     client = app.test_client()
     for path in ("/", "/", "/", "/", "/nowhere", "/folder", "/folder/"):
         client.get(path, environ_base={"REMOTE_ADDR": "203.0.113.7"})
+    client.put("/", environ_base={"REMOTE_ADDR": "203.0.113.7"})
 
     found = entries(recorder)
 
@@ -149,6 +150,7 @@ def test_recorded_line_has_endpoint_hashed_subject_and_status(app: Flask, record
         ("index", 429, 0),
         (None, 404, None),
         ("folder", 200, None),
+        (None, 405, None),
     ], "a redirect of the router asks no limit"
     assert len({json.dumps(each["w"]) for each in found}) == 1
     assert "203.0.113" not in json.dumps(found)
