@@ -14,7 +14,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from flask_multilimit.engine import Limiter, MemoryStorage, Rule, forks, hits_for
-from flask_multilimit.engine.slots import KEEPER
+from flask_multilimit.engine.slots import Keeper
 from flask_multilimit.engine.storage.cluster.hash_slots import HASH_SLOTS, HashSlots
 from flask_multilimit.engine.storage.forgetting import _remove_leaf
 from flask_multilimit.engine.storage.layers.leases import LeasingStorage
@@ -125,11 +125,12 @@ def test_slot_that_is_interrupted_before_its_block_begins_is_renewed_no_more(mon
     def interrupted_wake(_: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(KEEPER.beat, "wake", interrupted_wake)
-    with pytest.raises(KeyboardInterrupt), Limiter().slot(hits_for("5 at once", scope="api")):
-        pass
+    keeper, storage = Keeper(), MemoryStorage()  # that of the process may have a thread, which need not be woken
+    monkeypatch.setattr(keeper.beat, "wake", interrupted_wake)
+    with pytest.raises(KeyboardInterrupt):
+        keeper.hold(storage, storage.check(hits_for("5 at once", scope="api")))
 
-    assert len(KEEPER) == 0
+    assert len(keeper) == 0
 
 
 def test_lease_whose_check_was_interrupted_is_renewed() -> None:
