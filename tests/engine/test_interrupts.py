@@ -8,8 +8,10 @@ from functools import partial
 from itertools import count
 from threading import Thread
 from time import monotonic
+from unittest.mock import Mock
 
 import pytest
+import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
@@ -162,6 +164,23 @@ def test_interrupted_client_object_gives_nobody_the_standing_of_another(server: 
         for point in interrupted(act, of="redis"):
             assert standing(f"user:new{next(subjects)}") == 9998, point
     limiter.close()
+
+
+def test_interrupted_client_keeps_no_idle_connection_in_a_blocking_pool_of_older_redis_py(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Older(redis.BlockingConnectionPool):
+        def disconnect(self) -> None:  # type: ignore[override]
+            pytest.fail("it would close connections in use, too")
+
+    pool = Older.from_url(server.url, max_connections=2)
+    client = redis.Redis(connection_pool=pool)
+    monkeypatch.setattr(client, "parse_response", Mock(side_effect=KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        RedisStorage(client).check(hits_for("5/minute", scope="api"))
+
+    (connection,) = filter(None, pool.pool.queue)
+    assert connection._sock is None
 
 
 def test_interrupted_question_costs_the_pool_no_connection(server: Server) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import lru_cache, partial
 from inspect import iscoroutinefunction
 from itertools import islice
@@ -436,8 +435,11 @@ class RedisStorage:
     def _disconnect_idle(self) -> None:
         pool = getattr(self._client, "connection_pool", None)
         if pool is not None:
-            with suppress(TypeError):  # BlockingConnectionPool before redis-py 7 closes those in use, too, or none
+            try:
                 pool.disconnect(inuse_connections=False)
+            except TypeError:  # BlockingConnectionPool before redis-py 7 closes those in use, too, or none
+                for connection in filter(None, list(getattr(getattr(pool, "pool", None), "queue", ()))):
+                    connection.disconnect()
 
 
 def _call_of(driver: str, hits: tuple[Hit, ...]) -> tuple[Script, list[bytes]]:
