@@ -22,7 +22,7 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import NamedTuple
 
 from ...algorithms import BAN, CALENDAR, SHIPPED, SLIDING, Quota, algorithm_of
@@ -248,8 +248,8 @@ class KnownShape:
 
 
 class Shapes:
-    """Compiles a shape after ``compile_after`` checks, in one thread, while others wait. If threads collide, a count
-    may be off by a few, which does no harm. Fork-safe.
+    """Compiles a shape after ``compile_after`` checks, in one thread, while others use the generic script. If threads
+    collide, a count may be off by a few, which does no harm. Fork-safe.
 
     Hits cache the command to send (:func:`.memoized`), so a check of compiled hits does not come here.
     """
@@ -280,8 +280,14 @@ class Shapes:
         """Count one more check. Return whether the shape is compiled now."""
         known.checks += 1
         if known.checks > self._compile_after and known.script is None:
-            with self._compiling():
-                self._compile(known)
+            lock = self._compiling()
+            # As a step of an iterator, which nothing interrupts. No waiting: a signal handler may be what checks.
+            for _ in iter(partial(lock.acquire, False), False):
+                try:
+                    self._compile(known)
+                    break
+                finally:
+                    lock.release()
         return known.script is not None
 
     def _compile(self, known: KnownShape) -> None:
