@@ -105,8 +105,11 @@ class AppGate(AppState):
             if is_refusal and answer.status_code != 429:  # which never keeps them
                 if not hasattr(answer.headers, "multilimit_added"):  # no view has sent it
                     own = cache_fields(answer)
-                arguments = (*arguments[:-1], own_copy(answer))  # so that it keeps no field of after_request functions
-            response = unshared(process(*arguments))
+                answer = own_copy(answer)  # so that it keeps no field of after_request functions
+            arguments = (*arguments[:-1], unshared(answer))  # before these functions, which may add fields, too
+            response = process(*arguments)
+            if response is not arguments[-1]:
+                response = unshared(response)
             record = record or self._records.current()
             if record is not None and (record.decisions or record.refused):
                 if record.open_charges:

@@ -291,14 +291,15 @@ class InForce:
             (names[HeaderNames.REMAINING], str(window.remaining)),
             (names[HeaderNames.RESET], str(reset_at)),
         ]
-        for name, text in added:  # extend() takes twice the time
-            headers.add(name, text)
         now, replaced = time.time(), [("Retry-After", given) for given in headers.getlist("Retry-After")]
         retry_at = max((reset_at, now, *(_retry_at(given, now) for _, given in replaced)))
         value = http_date(retry_at) if self.settings.retry_after == "http-date" else str(int(retry_at - now))
-        headers.set(names[HeaderNames.RETRY_AFTER], value)
-        added.append((names[HeaderNames.RETRY_AFTER], value))
-        setattr(response, self._name_of_progress, (added, replaced))
+        retry_after = (names[HeaderNames.RETRY_AFTER], value)
+        # First, because another thread may copy the response meanwhile.
+        setattr(response, self._name_of_progress, ([*added, retry_after], replaced))
+        for name, text in added:  # extend() takes twice the time
+            headers.add(name, text)
+        headers.set(*retry_after)
 
 
 class _Keys(dict[KeyFunction, str]):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -536,6 +537,28 @@ def test_response_that_a_view_returns_again_has_only_the_fields_of_this_request(
     assert int(of_bob["Retry-After"]) >= 800
     assert not any(name.startswith("X-RateLimit") for name, _ in of_root)
     assert (of_root.getlist("Retry-After"), own.getlist("Retry-After")) == (["900"], ["30"])
+
+
+def test_response_that_two_threads_send_at_once_has_only_the_fields_of_each_request(app: Flask) -> None:
+    seen = dict[str, list[str]]()
+
+    @app.after_request
+    def ask_as_bob_meanwhile(response: Response) -> Response:
+        if request.args["user"] == "ann":
+            bob = Thread(target=ask, args=["bob"])
+            bob.start()
+            bob.join()
+        return response
+
+    def ask(user: str) -> None:
+        seen[user] = app.test_client().get(f"/?user={user}").headers.getlist("X-RateLimit-Limit")
+
+    limiter = Limiter(lambda: request.args["user"], app=app, headers_enabled=True)
+    kept = Response("ok")
+    app.get("/")(limiter.limit(lambda: "5/minute" if request.args["user"] == "ann" else "9/minute")(lambda: kept))
+    ask("ann")
+
+    assert seen == {"ann": ["5"], "bob": ["9"]}
 
 
 def test_log_explains_an_empty_key(app: Flask, caplog: pytest.LogCaptureFixture) -> None:
