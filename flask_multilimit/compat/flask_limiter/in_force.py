@@ -139,7 +139,8 @@ class InForce:
         if answer is None:
             return
         question = answer.question  # that of the fallback may be another
-        progress.answer = answer if question.limits or not answer.allowed else None
+        is_shown = question.limits and answer.decision.decided_by != "allow"  # which knows of no count
+        progress.answer = answer if is_shown or not answer.allowed else None
         if place.is_before:
             progress.before = answer
         if not answer.allowed:

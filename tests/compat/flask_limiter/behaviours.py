@@ -1333,12 +1333,14 @@ def limits_of_the_application_on_the_command_line(lib: Library) -> str:
 # Outages
 
 
-def _outage(lib: Library, asks: str = "/*3", **options: Any) -> str:
+def _outage(
+    lib: Library, asks: str = "/*3", tell: Callable[[Library, TestResponse], str] | None = None, **options: Any
+) -> str:
     app = lib.app(MULTILIMIT_WORKERS=1)
     nobody = "redis://127.0.0.1:1"
     s = Shop(lib, app, lib.names.Limiter(lib.util.get_remote_address, app=app, storage_uri=nobody, **options))
     s.limited("/", "2/minute")
-    return s.codes(asks)
+    return s.codes(asks) if tell is None else s.told(asks, tell)
 
 
 def an_outage(lib: Library) -> str:
@@ -1346,7 +1348,7 @@ def an_outage(lib: Library) -> str:
 
 
 def an_outage_with_swallow_errors(lib: Library) -> str:
-    return _outage(lib, swallow_errors=True)
+    return _outage(lib, tell=_code_and_limit, swallow_errors=True, headers_enabled=True)
 
 
 def a_refused_client_during_an_outage(lib: Library) -> str:
