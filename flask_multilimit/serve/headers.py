@@ -168,7 +168,7 @@ def _fields(
         if is_refusal or "cache-control" not in (own or {}) or cache_fields(response) != own:
             found.append(NO_STORE)  # caches may store other statuses by default, for all clients
         wait = _retry_after(refusal, refused, settings) if is_refusal else None
-        if wait is not None:
+        if wait is not None and not (refused and "Retry-After" in response.headers):  # a handler's own
             in_seconds = settings.retry_after == "seconds"
             found.append(("Retry-After", str(wait) if in_seconds else http_date(math.ceil(time.time()) + wait)))
     dialects = DIALECTS[settings.headers]

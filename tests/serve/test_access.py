@@ -489,6 +489,16 @@ def test_error_handler_of_the_app_keeps_the_wait_of_a_ban_in_its_response(app: F
     assert banned.headers["Retry-After"].isdigit() is (form == "seconds")
 
 
+def test_wait_that_an_error_handler_gives_to_a_banned_client_stays(app: Flask) -> None:
+    multilimit = MultiLimit(app, default_limits="9/minute")
+    app.add_url_rule("/", "show", view())
+    app.register_error_handler(429, lambda error: ("", error.code, {"Retry-After": "5"}))
+    with app.app_context():
+        multilimit.control.ban("127.0.0.1", for_=3600)
+
+    assert ask(app).headers.getlist("Retry-After") == ["5"]
+
+
 def test_code_that_runs_after_a_denial_finds_no_limits_in_the_current_decision(app: Flask) -> None:
     MultiLimit(app, deny=["203.0.113.0/24"], default_limits="9/minute")
     app.add_url_rule("/", "show", view())
