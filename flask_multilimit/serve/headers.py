@@ -196,7 +196,8 @@ def _retry_after(refusal: Decision | None, refused: float, settings: Settings) -
 
 
 def _shown(decisions: Sequence[Decision], *, with_shadows: bool) -> tuple[tuple[Hit, ...], Sequence[Standing]]:
-    """The hits and their standings, one per name."""
+    """The hits and their standings, one per name. In an outage, ``allow`` knows of none."""
+    decisions = [each for each in decisions if each.decided_by != "allow"]
     if len(decisions) == 1:  # as nearly always
         hits, standings = decisions[0].hits, decisions[0].standings
     else:
@@ -382,7 +383,7 @@ def draft_11_fast(decision: Decision, settings: Settings) -> Sequence[tuple[str,
     come back little by little, as in nearly every request; otherwise ``None``. With three rules in memory, it saves one
     twentieth of a request."""
     hits, reply = decision.hits, decision.reply
-    if decision.settled or settings.headers_on != "always":
+    if decision.settled or decision.decided_by == "allow" or settings.headers_on != "always":
         return None
     parts = memoized(hits, _parts)
     if not parts.template:

@@ -294,6 +294,19 @@ def test_on_storage_error_decides_the_status_in_an_outage(
     assert statuses("raise") == [500] * 4
 
 
+@pytest.mark.parametrize("headers", ["draft-11", "draft-10", "both"])
+def test_no_field_says_what_is_left_where_an_outage_lets_everything_pass(
+    make: Callable[..., Flask], storage: RecordingStorage, headers: str
+) -> None:
+    client = make(ON_STORAGE_ERROR="allow", HEADERS=headers).test_client()
+    before = client.get("/").headers
+    storage.broken = True
+    during = client.get("/").headers
+
+    assert "RateLimit-Policy" in before
+    assert [name for name, _ in during if "ratelimit" in name.lower()] == []
+
+
 def test_policy_raise_leaves_the_error_to_the_app(make: Callable[..., Flask], storage: RecordingStorage) -> None:
     app = make(ON_STORAGE_ERROR="raise")
     app.register_error_handler(StorageError, lambda error: (f"{type(error).__name__}: {error}", 418))
