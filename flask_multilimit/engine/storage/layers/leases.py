@@ -125,6 +125,8 @@ class _Question:
     """The units to ask for, where these are more than the hit's own cost."""
     leftovers: list[tuple[bytes, Charge]] = field(default_factory=list)
     """The charges to give back first."""
+    has_ended: bool = False
+    """Whether it is recorded that this thread uses these leases no more."""
 
     @property
     def places(self) -> tuple[int, ...]:
@@ -181,6 +183,7 @@ class LeasingStorage:
         leased = memoized(hits, _leased)
         if not leased or check_id is not None:
             return self.wrapped.check(hits, check_id)
+        question: _Question | None = None
         try:
             with self._lock:
                 now = self._clock()
@@ -189,8 +192,8 @@ class LeasingStorage:
                     return _decide_here(hits, spent, now)
                 question = self._question(hits, leased, spent, now)
             return self._ask_storage(question)
-        except BaseException as error:
-            if not isinstance(error, StorageError):
+        except BaseException:
+            if question is None or not question.has_ended:
                 self._forget_in_use(hits)
             raise
 
@@ -375,6 +378,7 @@ class LeasingStorage:
                 self._on_units(question.hits[i].key)
         for lease in question.claimed.values():
             lease.is_asking = False
+        question.has_ended = True
 
     def _merge(self, question: _Question, answer: Decision, asked_at: int) -> Decision:
         """Record what was granted, and make the decision on all hits. The caller holds the lock."""

@@ -25,7 +25,7 @@ class Wire:
     delays: deque[float] = field(default_factory=deque)
     """Seconds that the next ways take, there and back."""
     meanwhile: Callable[[], object] = lambda: None
-    error: StorageError | None = None
+    error: BaseException | None = None
     asked: list[tuple[Hit, ...]] = field(default_factory=list)
     answered: dict[bytes, tuple[Hit, ...]] = field(default_factory=dict)
     """What was asked, by the id of the check."""

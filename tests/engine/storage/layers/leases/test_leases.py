@@ -431,6 +431,23 @@ def test_failed_check_puts_its_units_back_into_the_lease(fleet: Fleet, process: 
     assert remaining_in_storage(fleet, HITS[0]) == 100 - RAMP - 8
 
 
+def test_check_that_a_timeout_ends_leaves_the_units_of_others_in_the_lease(fleet: Fleet, process: Process) -> None:
+    both = hits_for([Rule(5, 50), LEASED], scope="api")
+    take_lease(process)
+
+    def meanwhile() -> None:
+        process.wire.meanwhile, process.wire.error = lambda: None, GeneratorExit()
+        with pytest.raises(GeneratorExit):
+            process.limiter.check(both)
+        process.wire.error = None
+
+    process.wire.meanwhile = meanwhile
+    process.limiter.check(both)
+
+    assert costs_of_checks(process, lambda: [process.limiter.check(HITS) for _ in range(6)]) == []
+    assert remaining_in_storage(fleet, HITS[0]) == 100 - RAMP - 8
+
+
 def test_a_failed_return_of_a_lease_is_no_error(fleet: Fleet, process: Process) -> None:
     limiter = Limiter(LeasingStorage(GuardedStorage(process.wire, workers=1, clock=fleet.clock), clock=fleet.clock))
     for _ in range(RAMP + 1):
