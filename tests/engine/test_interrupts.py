@@ -193,11 +193,19 @@ def test_interrupted_client_keeps_no_idle_connection_in_a_blocking_pool_of_older
 
     pool = Older.from_url(server.url, max_connections=2)
     client = redis.Redis(connection_pool=pool)
+    client.ping()
+    (connection,) = filter(None, pool.pool.queue)
+    disconnect = connection.disconnect
+
+    def disconnect_idle() -> None:
+        assert pool.pool.mutex.locked(), "another thread may take it into use"
+        disconnect()
+
+    monkeypatch.setattr(connection, "disconnect", disconnect_idle)
     monkeypatch.setattr(client, "parse_response", Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         RedisStorage(client).check(hits_for("5/minute", scope="api"))
 
-    (connection,) = filter(None, pool.pool.queue)
     assert connection._sock is None
 
 

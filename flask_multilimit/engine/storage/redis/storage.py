@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import lru_cache, partial
 from inspect import iscoroutinefunction
 from itertools import islice
@@ -438,8 +439,10 @@ class RedisStorage:
             try:
                 pool.disconnect(inuse_connections=False)
             except TypeError:  # BlockingConnectionPool before redis-py 7 closes those in use, too, or none
-                for connection in filter(None, list(getattr(getattr(pool, "pool", None), "queue", ()))):
-                    connection.disconnect()
+                idle = getattr(pool, "pool", None)
+                with getattr(idle, "mutex", nullcontext()):  # no other thread takes one meanwhile
+                    for connection in filter(None, getattr(idle, "queue", ())):
+                        connection.disconnect()
 
 
 def _call_of(driver: str, hits: tuple[Hit, ...]) -> tuple[Script, list[bytes]]:
