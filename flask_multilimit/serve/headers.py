@@ -184,11 +184,12 @@ def _fields(
 def _retry_after(refusal: Decision | None, refused: float, settings: Settings) -> int | None:
     """The seconds in ``Retry-After`` (RFC 9110, 10.2.3), rounded up, so that a time that is known is never too
     early."""
-    retry_after = refused
-    if refusal is not None and not refused:
+    retry_after = 0.0
+    if refusal is not None:
         retry_after = refusal.retry_after
         if math.isinf(retry_after) and refusal.waits_for_slot:
             retry_after = max(refusal.refused_for, settings.slot_retry_after)
+    retry_after = max(retry_after, refused)
     return math.ceil(retry_after) if math.isfinite(retry_after) else None
 
 

@@ -212,6 +212,7 @@ class _Negotiated(_OfOneRequest):
 
     def get_headers(self, environ: Any = None, scope: dict[str, Any] | None = None) -> list[tuple[str, str]]:
         fields = dict(super().get_headers(environ, scope))
+        fields.pop("Retry-After", None)  # as for all refusals, describe() adds it, in the form that is set
         chosen = negotiate(environ)
         fields["Content-Type"] = f"{chosen}; charset=utf-8" if chosen.startswith("text/") else PROBLEM
         return [*fields.items(), VARY]

@@ -123,7 +123,7 @@ class Records:
             if record is None:
                 record = self.make()
                 record.checked = True
-            record.refused = seconds or math.inf
+            record.refusal, record.refused = None, seconds or math.inf
 
     def make(self) -> Record:
         """A new record for the current request. Outside of a request it replaces the last one: no response shows

@@ -474,19 +474,22 @@ def test_denial_is_no_store_although_the_app_makes_every_response_public(app: Fl
 
 
 @pytest.mark.parametrize("form", ["seconds", "date"])
-def test_error_handler_of_the_app_keeps_the_wait_of_a_ban_in_its_response(app: Flask, form: str) -> None:
+def test_answer_of_an_error_handler_of_the_app_has_the_wait_of_the_entry(app: Flask, form: str) -> None:
     app.config["MULTILIMIT_RETRY_AFTER"] = form
     multilimit = MultiLimit(app, default_limits="9/minute")
     app.add_url_rule("/", "show", view())
     app.register_error_handler(429, lambda error: (f"Error {error.code}", error.code))
+    app.register_error_handler(403, lambda error: (f"Error {error.code}", error.code))
     with app.app_context():
-        multilimit.control.ban("127.0.0.1", for_=3600)
+        multilimit.control.ban("203.0.113.1", for_=3600)
+        multilimit.control.deny("203.0.113.2", for_=3600)
+        multilimit.control.deny("203.0.113.3", lasting=True)
 
-    banned = ask(app)
+    answers = [ask(app, environ_base={"REMOTE_ADDR": f"203.0.113.{n}"}) for n in (1, 2, 3)]
 
-    assert (banned.text, banned.status_code) == ("Error 429", 429)
-    assert len(banned.headers.getlist("Retry-After")) == 1
-    assert banned.headers["Retry-After"].isdigit() is (form == "seconds")
+    assert [each.text for each in answers] == ["Error 429", "Error 403", "Error 403"]
+    (banned,), (denied,), () = [each.headers.getlist("Retry-After") for each in answers]
+    assert {each if each.isdigit() else "date" for each in (banned, denied)} == {"3600" if form == "seconds" else form}
 
 
 def test_wait_that_an_error_handler_gives_to_a_banned_client_stays(app: Flask) -> None:

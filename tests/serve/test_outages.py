@@ -20,13 +20,11 @@ from flask_multilimit import (
     current_decision,
     rate_limiter,
 )
-from flask_multilimit.config import Settings
-from flask_multilimit.engine import Health, RedisStorage, StorageDenied, StorageError
+from flask_multilimit.engine import Health, RedisStorage, StorageError
 from flask_multilimit.engine.storage.layers import outage
 from flask_multilimit.engine.storage.layers.health import Workers
 from flask_multilimit.serve import startup
 from flask_multilimit.serve.gate import gate_of
-from flask_multilimit.serve.refusal import Refusals
 from flask_multilimit.signals import limits_checked, storage_failed, storage_recovered
 from support.asking import ask, heard, made_public
 from support.doubles import RecordingStorage, limited_service
@@ -367,7 +365,35 @@ def test_end_of_an_outage_is_signalled_and_charges_are_kept(
     assert (response.text, response.headers["RateLimit"]) == ("memory", '"default-60s";r=0;t=60')
 
 
-def test_retry_after_of_an_outage_is_rounded_up() -> None:
-    refusal = Refusals.unavailable(StorageDenied("away", retry_after=0.2), Settings())
+@pytest.mark.parametrize("form", ["seconds", "date"])
+def test_503_has_the_wait_of_the_app_or_else_one_in_the_form_that_is_set(
+    app: Flask, storage: RecordingStorage, form: str
+) -> None:
+    app.config.update(MULTILIMIT_ON_STORAGE_ERROR="deny", MULTILIMIT_RETRY_AFTER=form)
+    MultiLimit(app, storage=storage, default_limits="9/minute")
+    app.add_url_rule("/", "view", lambda: "ok")
+    answers: list[Any] = [("mine", 503), ("mine", 503, {"Retry-After": "900"})]
+    app.register_error_handler(503, lambda error: answers.pop() if answers else error)
+    storage.broken = True
 
-    assert ("Retry-After", "1") in refusal.get_headers()
+    fields = [ask(app).headers.getlist("Retry-After") for _ in range(3)]
+
+    assert [len(each) for each in fields] == [1, 1, 1]
+    assert [each.isdigit() for each, *_ in fields[1:]] == [form == "seconds"] * 2
+    assert fields[0] == ["900"]
+
+
+def test_429_after_a_caught_503_of_the_request_has_a_wait_of_its_own(app: Flask, storage: RecordingStorage) -> None:
+    app.config.update(MULTILIMIT_ON_STORAGE_ERROR="deny", MULTILIMIT_WORKERS=1)
+    MultiLimit(app, storage=storage)
+    denied, decided = limited_service(), limited_service(rules="1/hour", on_storage_error="local")
+
+    @app.get("/")
+    def show() -> str:
+        with suppress(StorageUnavailable):
+            denied()
+        return decided()
+
+    storage.broken = True
+
+    assert [ask(app).headers.get("Retry-After") for _ in range(2)] == [None, "3600"]
