@@ -203,7 +203,7 @@ def remember_browser(response: Response, path: str) -> None:
 def keep_cookie(response: Response, name: str, value: str | bytes, path: str, seconds: int | None = None) -> None:
     """Set one of our cookies. Without ``seconds``, it lives as long as the window."""
     response.set_cookie(
-        name, str(value), seconds, path=path, secure=request.is_secure, httponly=True, samesite="Strict"
+        name, str(value), max_age=seconds, path=path, secure=request.is_secure, httponly=True, samesite="Strict"
     )
 
 

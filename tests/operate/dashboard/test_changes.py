@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flask import Flask
+from flask import Flask, Response
 from flask.testing import FlaskClient
 from flask_wtf.csrf import CSRFProtect  # type: ignore[import-untyped]
 from werkzeug.test import TestResponse
@@ -435,6 +435,16 @@ def test_form_cookie_has_strict_attributes(app: Flask) -> None:
     assert [len(each) for each in set_] == [2, 0], "a browser that has the cookies gets them once"
     assert {"HttpOnly", "SameSite=Strict", f"Path={ROOT}"} <= set(plain.split("; "))
     assert ("Secure" in plain, "Secure" in tls) == (False, True)
+
+
+def test_form_cookie_is_set_by_a_response_class_of_the_app_that_takes_options_by_name(app: Flask) -> None:
+    class Own(Response):
+        def set_cookie(self, key: str, value: str = "", **options: Any) -> None:  # type: ignore[override]
+            super().set_cookie(key, value, **options)
+
+    app.response_class = Own
+
+    assert len(browser_of("ada", app).get(CHANGE, query_string=RULE).headers.getlist("Set-Cookie")) == 2
 
 
 def test_get_requests_change_nothing(app: Flask, ada: FlaskClient) -> None:
