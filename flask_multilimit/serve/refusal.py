@@ -178,7 +178,7 @@ class RateLimitExceeded(_OfOneRequest, TooManyRequests, MultiLimitError):  # noq
             return cast("Response", self.response)
         body, content_type = self._body(environ)
         headers = headers_of((("Content-Type", content_type), ("Content-Length", str(len(body))), VARY))
-        return response_class([body], self.code, headers)
+        return response_class([body], status=self.code, headers=headers)  # as Flask calls it
 
     def _body(self, environ: Any) -> tuple[bytes, str]:
         chosen = negotiate(environ)

@@ -203,8 +203,9 @@ def test_html_escapes_the_message(limited_app: Flask, client: FlaskClient) -> No
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 def test_refusal_uses_the_response_class_of_the_app(limited_app: Flask, limited: FlaskClient, method: str) -> None:
     class Own(Response):
-        def __init__(self, *arguments: Any, **options: Any) -> None:
-            super().__init__(*arguments, **options)
+        def __init__(self, response: Any = None, *arguments: Any, **options: Any) -> None:
+            assert not arguments or not isinstance(arguments[0], int), "Flask gives it the status by name"
+            super().__init__(response, *arguments, **options)
             self.headers["X-Own"] = "yes"
 
     limited_app.response_class = Own
