@@ -165,6 +165,23 @@ def app_with_a_service(ban: Ban | None, storage: Any = "memory://") -> Flask:
     return app
 
 
+def test_why_gives_the_reason_of_an_outage_although_a_function_has_begun_a_ban() -> None:
+    class Away(MemoryStorage):
+        def peek(self, _: tuple[Hit, ...]) -> Decision:
+            raise StorageError("away")
+
+    storage = MemoryStorage()
+    app = app_with_a_service(BAN, storage)
+    statuses(app, *["/mail"] * 4, environ_base=CLIENT)
+    flush(app)
+    assert why(app, "203.0.113.7").elsewhere
+    storage.__class__ = Away
+
+    found = why(app, "203.0.113.7")
+
+    assert (found.state, found.problem, found.elsewhere) == ("unknown", "away", ())
+
+
 def test_why_names_a_limit_that_everyone_shares_where_it_refuses() -> None:
     app = app_on()
     app.add_url_rule("/sale", "sale", rate_limiter(rules="2/minute")(view()))
