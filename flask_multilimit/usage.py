@@ -19,7 +19,6 @@ from .insight.usage import BannedFrom, Quota, Quotas, Wanted, quotas_of_client
 from .operate import usage as pages
 from .operate.blueprints import StrictBlueprint, check_place, require_served
 from .serve.gate import gate_in_force, gate_of
-from .serve.refusal import Refusals
 
 __all__ = [
     "BanStanding",
@@ -100,4 +99,4 @@ class Usage(StrictBlueprint):
         try:
             return pages.answer(self.quotas())
         except StorageDenied as error:
-            raise Refusals.unavailable(error, gate_in_force().settings) from error
+            raise gate_in_force().unavailable(error) from error

@@ -30,7 +30,7 @@ from ..signals import limit_event, limits_checked, notify, request_denied, reque
 from .applier import ControlApplier
 from .audience import AppAudience, check_and_report, key_of, report, report_bans, send_signals
 from .headers import cache_fields, describe, own_copy, unshared
-from .refusal import AccessDenied, RateLimitExceeded, Refusals, answer_refusals
+from .refusal import AccessDenied, RateLimitExceeded, Refusals, StorageUnavailable, answer_refusals
 from .settle import Settlement, require_response
 from .startup import Startup, validate_when_app_runs, validate_when_flask_run_has_loaded
 from .state import NO_PLAN, NOT_ASKED, Access, AppState, Record, Records, replace_method
@@ -251,6 +251,11 @@ class AppGate(AppState):
         """The exception to raise for a ``decision`` that refuses."""
         return self._refusals.too_many(decision, applied, self.settings)
 
+    def unavailable(self, error: StorageDenied) -> StorageUnavailable:
+        """The exception to raise for a request that ``error`` denies."""
+        self._records.mark_refused(error.retry_after)
+        return self._refusals.unavailable(error, self.settings)
+
     def _decide(self, scope: str, applied: AppliedLimits, record: Record | None = None) -> Decision | None:
         """Ask the storage, record the answer, and report it. Every check comes through here."""
         hits = applied.hits
@@ -266,8 +271,7 @@ class AppGate(AppState):
                 if applied.may_wait:
                     decision, _ = applied.wait(self.limiter, decision)
         except StorageDenied as error:
-            self._records.mark_refused(error.retry_after)
-            raise self._refusals.unavailable(error, self.settings) from error
+            raise self.unavailable(error) from error
         if record is None:
             record = self._records.current() or self._records.make()
         record.add(decision)
