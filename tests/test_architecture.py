@@ -165,7 +165,6 @@ def test_files_have_no_circular_imports() -> None:
 @pytest.mark.parametrize("path", [path for path in FILES if room_of(path, PACKAGE) == "engine"], ids=named)
 def test_engine_does_not_import_flask(path: Path) -> None:
     tops = {imported.split(".")[0] for imported in imports_of(path)}
-
     assert tops <= {*sys.stdlib_module_names, *FOREIGN_TO_THE_ENGINE, NAME}
 
 
@@ -173,7 +172,6 @@ def test_engine_does_not_import_flask(path: Path) -> None:
 def test_bridges_import_only_public_names(path: Path) -> None:
     public = {f"{module.__name__}.{name}" for module in PUBLIC for name in module.__all__}
     ours = {each for each in imports_of(path) if each.split(".")[0] == NAME}
-
     assert {each for each in ours - public if not each.startswith(f"{NAME}.compat")} <= {f"{NAME}.testing.reset"}
 
 
@@ -183,7 +181,6 @@ def test_package_exports_at_most_thirty_names() -> None:
 
 def test_public_name_is_exported_by_one_module() -> None:
     exported = [name for module in PUBLIC if module is not flask_multilimit.engine for name in module.__all__]
-
     assert len(exported) == len(set(exported))
 
 
@@ -192,12 +189,10 @@ def test_lua_file_belongs_to_an_algorithm(path: Path) -> None:
     from flask_multilimit.engine.algorithms import ALGORITHMS, BAN, CALENDAR
 
     included = {name for twin in ALGORITHMS.values() for name in twin.INCLUDES}
-
     assert path.stem in {*ALGORITHMS, BAN, CALENDAR, *included}
 
 
 def test_contributing_lists_the_floors_in_the_same_order() -> None:
     page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     rows = re.findall(r"^  \| (`.*?`) \| ", page, re.MULTILINE)
-
     assert [set(re.findall(r"`(\w+)/?`", row)) for row in rows] == list(FLOORS)

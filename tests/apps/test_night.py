@@ -246,7 +246,6 @@ def test_totals_and_rates_match_the_sent_requests(httpbin: Httpbin) -> None:
 
 def test_slots_in_use_are_those_of_the_slow_client(httpbin: Httpbin) -> None:
     (slot,) = httpbin.slots
-
     assert (slot["endpoint"], slot["shown"], slot["limit"]) == ("delay_response", SLOW, 2)
     assert 0 < slot["used"] <= 2
 

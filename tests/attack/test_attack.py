@@ -363,7 +363,6 @@ def test_attack_breaks_no_promise(uri: str, record_property: Callable[[str, obje
 @pytest.mark.parametrize("seed", range(4))
 def test_long_attack_breaks_no_promise(uri: str, seed: int) -> None:
     siege = besieged(uri, seed)
-
     assert attack(siege, SLOW) == []
     siege.house.close()
 

@@ -136,7 +136,6 @@ def test_command_error_has_no_control_characters_or_forged_lines(hostile: House)
 @pytest.mark.parametrize("kind", [ConfigurationError, StorageError])
 def test_exception_text_has_no_control_characters_or_forged_lines(kind: type[Exception]) -> None:
     text = str(kind(f"no limiter of {EVIL}"))
-
     require_safe(text)
     assert "FORGED" in text
 

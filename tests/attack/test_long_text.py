@@ -81,7 +81,6 @@ def test_a_long_text_in_code_is_an_error_that_does_not_repeat_it(
 ) -> None:
     with app.app_context(), pytest.raises(ConfigurationError) as error:
         take(app.extensions["multilimit"])
-
     assert len(str(error.value)) < SHORT
 
 
@@ -127,7 +126,6 @@ FIELDS = ("q", "endpoint", "who", "lang", "sort", "minutes", "page", "done", "un
 @pytest.mark.parametrize("page", PAGES)
 def test_a_long_query_of_a_page_is_refused(client: FlaskClient, page: str) -> None:
     answers = [client.get(f"/multilimit/{page}", query_string={name: LONG}) for name in FIELDS]
-
     assert {answer.status_code for answer in answers} == {414}
     assert max(len(answer.data) for answer in answers) < SHORT
 

@@ -98,7 +98,6 @@ def test_refused_check_charges_only_strikes(bench: Bench) -> None:
 
 def test_allowed_check_writes_no_ban_key(bench: Bench) -> None:
     bench.limiter.check(banning(rules="5/minute"))
-
     assert not [key for key in bench.stored() if b":ban:" in key]
 
 
@@ -136,23 +135,18 @@ def test_check_of_cost_0_is_refused_during_a_ban_and_is_no_strike(bench: Bench) 
 
 def test_refusals_of_another_limiter_are_no_strikes(bench: Bench) -> None:
     plan = Hits((*hits_for("1/hour", scope="other", subject="user:ada"), *banning(rules="100/minute")))
-
     decision = refused(bench, plan, 20)
-
     assert decision.bans[0].strikes_left == 3
 
 
 def test_check_refused_by_several_rules_is_one_strike(bench: Bench) -> None:
     plan = banning(rules="1/minute; 1/hour; 1/day")
-
     decision = refused(bench, plan, 2)
-
     assert decision.bans[0].strikes_left == 1
 
 
 def test_ban_of_one_subject_leaves_others_free(bench: Bench) -> None:
     refused(bench, banning(), 3)
-
     assert bench.limiter.check(banning(subject="bo")).allowed
 
 
@@ -186,9 +180,7 @@ def test_refusals_of_slots_are_strikes(bench: Bench) -> None:
 
 def test_refusals_of_a_rule_with_count_0_are_no_strikes(bench: Bench) -> None:
     plan = banning(rules=[REFUSE_ALL])
-
     decision = refused(bench, plan, 10)
-
     assert decision.bans[0].strikes_left == 3
 
 
@@ -339,9 +331,7 @@ def test_refund_takes_back_no_strike(bench: Bench) -> None:
 @pytest.mark.parametrize("back", [1, 30, 90_000])
 def test_clock_step_back_ends_a_ban(bench: Bench, back: float) -> None:
     refused(bench, banning(), 3)
-
     bench.clock.advance(-back)
-
     assert bench.limiter.peek(banning()).ban is None
 
 

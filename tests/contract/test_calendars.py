@@ -152,7 +152,6 @@ def test_refund_after_a_reset_takes_units_of_others_as_documented(bench: Bench) 
 
 def test_check_many_counts_each_check(bench: Bench) -> None:
     decisions = bench.limiter.check_many([hits(MONTH), hits(Rule(60, 5)), hits(MONTH, cost=2), hits(MONTH)])
-
     assert [decision.allowed for decision in decisions] == [True, True, True, False]
 
 

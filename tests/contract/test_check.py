@@ -29,7 +29,6 @@ def one_of_each(*, tight: str, cost: int = 1) -> tuple[Hit, ...]:
 
 def test_storage_clock_is_read_once_for_all_hits(bench: Bench) -> None:
     decision = bench.limiter.check(hits("5/second; 5/minute; 5/hour"))
-
     assert decision.at == bench.clock.now
     assert bench.clock.reads == 1
 
@@ -139,7 +138,6 @@ def test_hits_can_be_any_iterable(bench: Bench) -> None:
 
 def test_every_check_has_its_own_id(bench: Bench) -> None:
     ids = {bench.limiter.check(hits()).id for _ in range(10)}
-
     assert len(ids) == 10
     assert {(each.version, each.variant) for each in ids} == {(4, RFC_4122)}
 
@@ -176,9 +174,7 @@ def test_cost_0_is_answered_but_not_charged_or_refused(bench: Bench, algorithm: 
 
 def test_hit_of_cost_0_leaves_other_hits_charged(bench: Bench, algorithm: str) -> None:
     asked, charged = hits(rule(algorithm), scope="asked", cost=0), hits(rule(algorithm), scope="charged")
-
     bench.limiter.check(asked + charged)
-
     assert [status.remaining for status in bench.limiter.peek(asked + charged).statuses] == [5, 4]
 
 
@@ -254,7 +250,6 @@ def test_cost_above_the_count_is_refused_and_not_charged(
 
 def test_shadow_is_not_charged_a_cost_above_its_count(bench: Bench, algorithm: str) -> None:
     (hit,) = hits(rule(algorithm, count=5), cost=10**9 + 1)
-
     assert bench.limiter.check((replace(hit, shadow=True),)).allowed
     assert bench.limiter.peek(hits(rule(algorithm, count=5))).remaining == 5
 

@@ -306,7 +306,6 @@ def test_reset_leaves_other_subjects(bench: Bench, algorithm: str) -> None:
 def test_reset_of_an_unused_quota_changes_nothing(bench: Bench) -> None:
     bench.limiter.reset(hits())
     bench.limiter.reset(())
-
     assert bench.limiter.peek(hits()).remaining == 5
 
 
@@ -335,6 +334,5 @@ def test_refund_in_parts_takes_back_each_part_once(bench: Bench, algorithm: str)
 
 def test_decision_is_immutable(bench: Bench) -> None:
     decision = bench.limiter.check(hits())
-
     with pytest.raises(AttributeError):
         decision.decided_by = "allow"

@@ -108,7 +108,6 @@ def test_settlement_in_a_queue_shows_its_places_and_no_earlier_end_than_it_has(b
 def test_cost_0_passes_during_a_debt(bench: Bench, algorithm: str) -> None:
     plan = rule(algorithm, 10, 5)
     settle(bench, bench.limiter.check(hits(plan)), 12)
-
     assert bench.limiter.check(hits(plan, cost=0)).allowed
 
 

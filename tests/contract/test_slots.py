@@ -76,7 +76,6 @@ def test_refusal_by_slots_has_no_retry_after_and_takes_no_slot(bench: Bench) -> 
 
 def test_cost_above_the_count_does_not_wait_for_a_slot(bench: Bench) -> None:
     refused = bench.limiter.check(hits(Concurrent(3), cost=4))
-
     assert (refused.allowed, refused.waits_for_slot) == (False, False)
 
 

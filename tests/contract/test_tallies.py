@@ -49,37 +49,30 @@ def tally(key: str = FIRST, /, most: int = 100, **amounts: int) -> Tally:
 def test_amounts_add_up_by_name(keeper: KeepsTallies) -> None:
     keeper.tally([tally(FIRST, a=1, b=2), tally(SECOND, a=5)], source=SOURCE, number=1)
     keeper.tally([tally(FIRST, b=40)], source=SOURCE, number=2)
-
     assert keeper.tallies([FIRST, SECOND]).amounts == [{"a": 1, "b": 42}, {"a": 5}]
 
 
 def test_tally_sent_again_changes_nothing(keeper: KeepsTallies) -> None:
     for number in (1, 2, 2, 1):
         keeper.tally([tally(a=1)], source=SOURCE, number=number)
-
     assert keeper.tallies([FIRST]).amounts == [{"a": 2}]
 
 
 def test_each_source_numbers_its_tallies_separately(keeper: KeepsTallies) -> None:
     keeper.tally([tally(a=1)], source=SOURCE, number=7)
     keeper.tally([tally(a=1)], source=f"{SOURCE}d", number=1)
-
     assert keeper.tallies([FIRST]).amounts == [{"a": 2}]
 
 
 def test_smallest_amounts_are_dropped_beyond_the_maximum_of_names(keeper: KeepsTallies) -> None:
     amounts = {f"name{i}": i for i in range(1, 31)}
-
     keeper.tally([tally(FIRST, 10, **amounts)], source=SOURCE, number=1)
-
     assert keeper.tallies([FIRST]).amounts == [{f"name{i}": i for i in range(21, 31)}]
 
 
 def test_names_can_be_any_text(keeper: KeepsTallies) -> None:
     names = {"refused\tapi.search\tip-60s": 3, "grüße\n{}": 4, "": 1}
-
     keeper.tally([Tally(FIRST, names, seconds=60, most=10)], source=SOURCE, number=1)
-
     assert keeper.tallies([FIRST]).amounts == [names]
 
 
@@ -111,13 +104,11 @@ def test_writing_and_reading_return_the_time_of_the_storage(keeper: KeepsTallies
 def test_large_amounts_are_exact(keeper: KeepsTallies) -> None:
     keeper.tally([tally(a=2**52)], source=SOURCE, number=1)
     keeper.tally([tally(a=1)], source=SOURCE, number=2)
-
     assert keeper.tallies([FIRST]).amounts == [{"a": 2**52 + 1}]
 
 
 def test_every_key_has_a_ttl(redis_client: redis.Redis) -> None:
     RedisStorage(redis_client).tally([tally(FIRST, a=1), tally(SECOND, a=5)], source=SOURCE, number=1)
-
     left = {key: redis_client.ttl(key) for key in (FIRST, SECOND, SOURCE)}
     assert left == {FIRST: 60, SECOND: 60, SOURCE: SOURCE_SECONDS}
 

@@ -37,7 +37,6 @@ def assert_admitted_exactly_at_retry_after(bench: Bench, plan: tuple[Hit, ...]) 
 @pytest.mark.parametrize("window", WINDOWS)
 def test_exhausted_rule_admits_exactly_at_retry_after(bench: Bench, algorithm: str, window: float, cost: int) -> None:
     exhaust(bench.limiter, hits(rule(algorithm, window, 7)))
-
     assert_admitted_exactly_at_retry_after(bench, hits(rule(algorithm, window, 7), cost=cost))
 
 
@@ -81,7 +80,6 @@ def test_quota_is_full_again_exactly_at_reset_after(bench: Bench, algorithm: str
 
 def test_reset_after_of_a_decision_is_the_latest_of_its_rules(bench: Bench, algorithm: str) -> None:
     decision = bench.limiter.check(hits([rule(algorithm, 5), rule(algorithm, 50), rule(algorithm, 20)]))
-
     assert decision.reset_after == max(status.reset_after for status in decision.statuses)
     assert len({status.reset_after for status in decision.statuses}) == 3
 

@@ -108,7 +108,6 @@ def test_expired_entry_of_the_copy_is_not_in_force(own_server: Server, copy: Pat
 @pytest.mark.skipif(os.name != "posix", reason="needs file modes of POSIX")
 def test_copy_is_readable_by_its_owner_only_and_leaves_no_other_file(own_server: Server, copy: Path) -> None:
     worker(own_server, copy).control.deny(CLIENT, lasting=True)
-
     assert copy.stat().st_mode & 0o777 == 0o600
     assert list(copy.parent.iterdir()) == [copy]
 

@@ -51,7 +51,6 @@ def test_error_about_many_mistakes_shows_only_the_first_ones() -> None:
 def test_document_is_read_back_as_it_was_written(override: dict[str, Any]) -> None:
     entries = entry_from({**override, "kind": "override", "id": "12345678", "since": 1.5}), entry_from(ENTRY)
     document = Document(entries=entries)
-
     assert document_from(document.dump()) == document
 
 
@@ -242,9 +241,7 @@ class TestDocumentOnServer:
 
     def test_imported_entry_keeps_its_id_when_it_replaces_itself(self, shop: Shop) -> None:
         denied = shop.control.deny("203.0.113.9", lasting=True)
-
         (imported,) = shop.control.import_entries(shop.control.export_entries())
-
         assert imported.id == denied.id
 
     def test_import_leaves_out_entries_that_have_ended(self, shop: Shop) -> None:
@@ -269,7 +266,6 @@ class TestDocumentOnServer:
         self, shop: Shop, redis_client: redis.Redis
     ) -> None:
         redis_client.set(KEY, "mine")
-
         assert shop.statuses(3) == [200, 200, 429]
         assert "WRONGTYPE" in str(shop.control.problem)
 

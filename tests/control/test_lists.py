@@ -22,23 +22,19 @@ from support.waiting import until
 
 def test_allowed_network_is_not_limited(shop: Shop) -> None:
     shop.control.allow("198.51.100.0/24", lasting=True)
-
     assert shop.statuses(4) == [200] * 4
     assert shop.statuses(3, ip="198.51.101.1") == [200, 200, 429]
 
 
 def test_denied_user_is_refused_at_an_unlimited_endpoint(shop: Shop) -> None:
     shop.control.deny("user:mallory", lasting=True)
-
     assert shop.statuses(1, "/open", user="mallory") == [403]
     assert shop.statuses(1, "/open", user="you") == [200]
 
 
 def test_denied_client_gets_the_status_of_its_entry(shop: Shop) -> None:
     shop.control.deny("198.51.100.7", status=429, lasting=True)
-
     answer = shop.ask("/open")
-
     assert (answer.status_code, answer.headers.get("Retry-After")) == (429, None)
 
 
@@ -90,7 +86,6 @@ class TestExpiredEntries:
 
     def test_expired_ban_frees_its_client(self) -> None:
         lists = AccessLists(live=[listing("ban", "203.0.113.9", until=1.0)], resolve=listing_resolver(lambda: 1.0, 403))
-
         assert lists.of_address("203.0.113.9") is None
 
     def test_expired_allow_entry_does_not_hide_a_denial(self) -> None:
@@ -146,9 +141,7 @@ def test_ban_that_would_shorten_a_refusal_needs_force(shop: Shop, longer: str) -
 
 def test_ban_of_an_allowed_client_needs_no_force(shop: Shop) -> None:
     shop.control.allow("198.51.100.7", lasting=True)
-
     shop.control.ban("198.51.100.7", for_="1h")
-
     assert shop.statuses(1, "/open") == [429]
 
 
@@ -170,7 +163,6 @@ def test_ban_ended_by_a_clock_ahead_applies_again_when_the_clock_is_right() -> N
 def test_subject_is_on_one_list_at_a_time(shop: Shop) -> None:
     shop.control.deny("198.51.100.7", lasting=True)
     shop.control.allow("198.51.100.7", lasting=True)
-
     assert [str(each) for each in shop.control.entries()] == ["allow 198.51.100.7"]
 
 
@@ -219,7 +211,6 @@ def test_invalid_change_of_a_list_is_an_error_and_not_stored(
 ) -> None:
     with pytest.raises(ConfigurationError, match=message):
         change(shop.control)
-
     assert shop.control.entries() == ()
 
 

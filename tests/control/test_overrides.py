@@ -103,7 +103,6 @@ def test_override_for_an_address_applies_to_nothing_where_all_visitors_share_a_q
 @pytest.mark.parametrize(("endpoint", "everywhere"), [("api.*", False), ("api", False), ("*", True)])
 def test_override_off_stops_refusals_at_matching_endpoints(shop: Shop, endpoint: str, everywhere: bool) -> None:
     shop.control.override(endpoint, off=True, lasting=True, force=True)
-
     assert shop.statuses(3, **USER_42) == [200, 200, 200]
     assert shop.statuses(3) == [200, 200, 200 if everywhere else 429]
 
@@ -111,7 +110,6 @@ def test_override_off_stops_refusals_at_matching_endpoints(shop: Shop, endpoint:
 def test_override_of_the_smallest_network_decides(shop: Shop) -> None:
     shop.control.override(who="203.0.113.0/24", times=2, lasting=True)
     shop.control.override(who="203.0.113.7", times=3, lasting=True)
-
     assert shop.statuses(7, ip="203.0.113.7") == [200] * 6 + [429]
 
 
@@ -128,12 +126,10 @@ class TestRules:
 
     def test_name_of_a_rule_stays_when_its_window_changes(self, shop: Shop) -> None:
         shop.control.override("show", rule="ip-60s", rules="1/hour", lasting=True, force=True)
-
         assert shop.ask().headers["RateLimit-Policy"] == '"ip-60s";q=1;w=3600'
 
     def test_one_rule_of_several_can_be_switched_off(self, shop: Shop) -> None:
         shop.control.override("api.mine", rule="user-60s", off=True, lasting=True)
-
         assert policy(shop.ask("/mine", user="7")) == ["user-3600s"]
 
 
@@ -285,7 +281,6 @@ class TestOtherLimits:
     def test_override_applies_to_limits_of_settings(self, app: Flask, place: str) -> None:
         app.config[place] = [{"type": "ip", "rules": "1/minute", "name": "each"}]
         overridden(app, None, view(), where="*", rule="each-60s", rules="2/minute")
-
         assert [ask(app).status_code for _ in range(3)] == [200, 200, 429]
 
 
@@ -463,7 +458,6 @@ def test_added_limiter_applies_to_an_exempt_endpoint_only_if_it_names_it(
     app: Flask, endpoint: str, expected: list[int]
 ) -> None:
     overridden(app, exempt, view(), endpoint, limit="1/minute")
-
     assert statuses(app, "/", "/") == expected
 
 
@@ -480,7 +474,6 @@ def test_second_override_of_a_rule_replaces_the_first(shop: Shop) -> None:
 def test_later_of_two_overrides_of_a_rule_decides(shop: Shop, places: tuple[str, str]) -> None:
     for place, count in zip(places, (3, 4), strict=True):
         shop.control.override(place, rule="ip-60s", rules=f"{count}/minute", lasting=True)
-
     assert shop.statuses(5) == [200, 200, 200, 200, 429]
 
 
@@ -497,7 +490,6 @@ def test_imported_override_applies_after_those_in_force(shop: Shop) -> None:
 def test_later_of_two_overrides_of_a_subject_decides(shop: Shop, who: str) -> None:
     for place, times in (("api.both", 3), (None, 2)):
         shop.control.override(place, who=who, times=times, lasting=True)
-
     assert shop.statuses(5, "/both", user="42") == [200, 200, 200, 200, 429]
 
 
@@ -514,7 +506,6 @@ def test_override_that_matches_is_not_reported_as_idle(shop: Shop) -> None:
 def test_added_limiter_and_factor_at_one_endpoint_are_separate_entries(shop: Shop) -> None:
     shop.control.override("show", times=2, lasting=True)
     shop.control.override("show", limit={"type": "ip", "rules": "1/minute"}, lasting=True)
-
     assert len(shop.control.entries()) == 2
 
 
@@ -572,5 +563,4 @@ class TestConcurrency:
 
     def test_factor_multiplies_slots(self, app: Flask) -> None:
         overridden(app, rate_limiter(rules=[Concurrent(1)]), view(), limiter="default", times=3)
-
         assert [ask(app).status_code for _ in range(3)] == [200] * 3

@@ -61,7 +61,6 @@ def test_preview_of_an_undo_shows_the_declared_rule(shop: Shop) -> None:
 
 def test_preview_shows_a_change_for_unmatched_requests(shop: Shop) -> None:
     given = {"kind": "override", "endpoint": "unmatched", "limit": {"type": "ip", "cost": 2}}
-
     assert [each.endpoint for each in shop.control.preview(given, lasting=True).endpoints] == ["unmatched"]
 
 
@@ -99,7 +98,6 @@ def test_mistake_names_field_value_and_remedy(shop: Shop, given: dict[str, Any],
 def test_invalid_duration_names_its_field(shop: Shop, times: dict[str, Any]) -> None:
     with pytest.raises(InvalidData) as caught:
         shop.control.preview(OVERRIDE, **times)
-
     assert [each.place for each in caught.value.mistakes] == ["for"]
 
 
@@ -134,14 +132,12 @@ def test_added_shadow_refuses_nobody_and_needs_no_force_until_its_trial_ends(sho
 
 def test_limit_beside_a_trial_is_compared_with_the_limits_that_refuse(shop: Shop) -> None:
     shop.control.override("sho*", limit={"type": "default", "rules": "1/day", "shadow": True}, lasting=True)
-
     given = {"kind": "override", "endpoint": "show", "limit": {"type": "user", "rules": "2/day"}}
     assert "less than a hundredth" in shop.control.preview(given, lasting=True).warning
 
 
 def test_added_limit_that_is_much_larger_frees_nobody_and_needs_no_force(shop: Shop) -> None:
     limit = {"type": "default", "rules": "1000000/minute"}
-
     assert not shop.control.preview({"kind": "override", "endpoint": "show", "limit": limit}, lasting=True).warning
 
 
@@ -323,5 +319,4 @@ def test_change_that_leaves_less_than_a_request_costs_needs_force_once(app: Flas
 
 def test_count_raised_in_steps_needs_force_at_1000_times_the_declared_one(shop: Shop) -> None:
     shop.control.override("show", rule="ip-60s", rules="1000/minute", lasting=True)
-
     assert "1000 times" in shop.control.preview({**OVERRIDE, "rules": "3000/minute"}, lasting=True).warning

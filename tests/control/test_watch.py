@@ -46,7 +46,6 @@ def test_other_process_applies_a_change_and_its_end(on_server: str) -> None:
 
 def test_new_process_applies_changes_at_its_first_request(on_server: str) -> None:
     shop_on(on_server).control.deny("198.51.100.7", lasting=True)
-
     assert shop_on(on_server).denies()
 
 
@@ -150,7 +149,6 @@ def test_process_that_could_start_no_thread_at_its_first_request_follows_changes
 
 def test_app_with_control_disabled_ignores_changes(on_server: str) -> None:
     shop_on(on_server).control.deny("198.51.100.7", lasting=True)
-
     assert shop_on(on_server, MULTILIMIT_CONTROL=False).statuses(1, "/open") == [200]
 
 
@@ -334,7 +332,6 @@ class TestServerPermissions:
 
     def test_documentation_names_the_permissions(self) -> None:
         page = (DOCS / "how-to" / "redis-access.md").read_text()
-
         assert RIGHTS_OF_WORKERS in page
         assert RIGHTS_OF_OPERATORS in page
 

@@ -35,7 +35,6 @@ def test_lookup_finds_the_smallest_network_around_an_address(
     networks: list[Network], address: IPv4Address | IPv6Address
 ) -> None:
     found = Networks((network_from(str(network)), network.prefixlen) for network in networks).find(str(address))
-
     assert found == smallest_prefix_around(networks, address)
 
 
@@ -43,7 +42,6 @@ def test_lookup_finds_the_smallest_network_around_an_address(
 def test_ipv4_mapped_address_is_found_like_the_ipv4_address(networks: list[Network], bits: bytes) -> None:
     plain = IPv4Address(bits[:4])
     found = Networks((network_from(str(network)), str(network)) for network in networks)
-
     assert found.find(f"::ffff:{plain}") == found.find(str(plain))
 
 
@@ -100,7 +98,6 @@ def test_network_is_read_and_shown_like_ipaddress_does(text: str) -> None:
 @given(st.lists(V4, max_size=20) | st.lists(V6, max_size=20))
 def test_addresses_of_overlapping_networks_are_counted_once(networks: list[Any]) -> None:
     counted = addresses_in(network_from(str(network)) for network in networks if not in_mapped(network))
-
     apart = collapse_addresses(network for network in networks if not in_mapped(network))
     assert counted == sum(each.num_addresses for each in apart)
 

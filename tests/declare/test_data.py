@@ -61,7 +61,6 @@ RULES: list[tuple[Any, list[Rule]]] = [
 @pytest.mark.parametrize(("written", "rules"), RULES, ids=[str(written) for written, _ in RULES])
 def test_data_can_declare_every_kind_of_rule(written: Any, rules: list[Rule]) -> None:
     declared = Declaration.of("here", limiter_options("here", {"rules": written}))
-
     assert declared.rules == tuple(rules)
 
 
@@ -83,7 +82,6 @@ def test_data_can_declare_every_type(
 ) -> None:
     monkeypatch.setitem(sys.modules, "test_data", sys.modules[__name__])
     monkeypatch.syspath_prepend(request.path.parent)
-
     assert Declaration.of("here", limiter_options("here", {"type": written})).type_name == type_name
 
 
@@ -114,13 +112,11 @@ def test_data_has_all_options_of_limiters_rules_and_bans() -> None:
 )
 def test_data_can_declare_a_ban(written: dict[str, Any], ban: Ban) -> None:
     declared = Declaration.of("here", limiter_options("here", {"type": "ip", "ban": written}))
-
     assert declared.ban == ban
 
 
 def test_file_has_every_setting_of_limits() -> None:
     of_file = set(LimitsFile.model_fields) - {"schema_"}
-
     assert of_file < set(Settings.model_fields)
     assert {name for name in Settings.model_fields if name.endswith("limits")} < of_file
 
@@ -159,7 +155,6 @@ class TestSchema:
 
     def test_schema_describes_every_option(self) -> None:
         definitions = json_schema()["$defs"]
-
         assert all("description" in option for option in definitions["WrittenLimiter"]["properties"].values())
         assert all("description" in option for option in definitions["WrittenRule"]["properties"].values())
 
@@ -175,7 +170,6 @@ class TestSchema:
 )
 def test_override_that_names_a_callable_is_an_error(written: dict[str, Any]) -> None:
     option = next(iter(written))
-
     with pytest.raises(ConfigurationError, match=f"{option}.*=.*names a callable, which only settings and files can"):
         validated(WrittenLimiter, "an override", written, imports=False)
 
@@ -192,7 +186,6 @@ def test_override_that_names_a_callable_is_an_error(written: dict[str, Any]) -> 
 def test_mistake_in_data_has_its_own_path_and_value(written: dict[str, Any], mistake: str) -> None:
     with pytest.raises(InvalidData) as raised:
         validated(WrittenLimiter, "limits.json", written)
-
     assert [str(each).startswith(mistake) for each in raised.value.mistakes] == [True], raised.value
 
 

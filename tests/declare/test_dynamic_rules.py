@@ -101,7 +101,6 @@ def test_dynamic_rules_are_one_check_with_all_other_limits(app: Flask, storage: 
 def test_stricter_rule_decides_when_a_fixed_rule_has_the_same_key(app: Flask, storage: RecordingStorage) -> None:
     MultiLimit(app, storage=storage)
     app.add_url_rule("/", "view", rate_limiter(rules=lambda: "9/minute")(rate_limiter(rules="2/minute")(view())))
-
     assert statuses(app, "/", "/", "/") == [200, 200, 429]
 
 
@@ -124,9 +123,7 @@ class TestFailingCallable:
 
     def test_request_of_a_new_client_is_500(self, limited: Flask, tiers: Tiers, answer: Any) -> None:
         assert [get(limited, "s", "staff"), get(limited, "g", "gold")] == [200, 200]
-
         tiers.answer = answer
-
         assert [get(limited, f"new-{number}") for number in range(3)] == [500] * 3
 
     def test_failure_is_logged_and_signalled_once_until_it_ends(
@@ -322,7 +319,6 @@ def test_callable_that_returns_0_refuses_every_request(
 def test_callable_that_returns_0_refuses_every_request_on_a_server(app: Flask, server: Server) -> None:
     MultiLimit(app, storage=server.url)
     app.add_url_rule("/", "view", rate_limiter(rules=lambda: 0)(view()))
-
     assert statuses(app, "/", "/") == [429, 429]
 
 
@@ -519,7 +515,6 @@ class TestCallableWithSubject:
     ) -> None:
         MultiLimit(app, storage=storage)
         app.add_url_rule("/", "view", rate_limiter(type=LimitType.IP, rules=rules)(view()))
-
         assert ask(app).headers["RateLimit-Policy"] == f'"ip-60s";q={policy}'
 
 
@@ -556,7 +551,6 @@ class TestCallableWithoutSubject:
 
     def test_peek_raises_the_error_of_the_callable(self, limited: Flask) -> None:
         multilimit: Any = limited.extensions["multilimit"]
-
         with limited.test_request_context("/", headers={"X-Key": "g", "X-Plan": "none"}), pytest.raises(KeyError):
             multilimit.peek()
 

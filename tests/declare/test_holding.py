@@ -92,7 +92,6 @@ class TestGenerators:
     def test_generator_that_raises_releases_its_slot(self) -> None:
         with pytest.raises(BrokenError):
             list(rows(BrokenError()))
-
         assert len(KEEPER) == 0
 
     def test_generator_that_is_garbage_collected_releases_its_slot(self) -> None:
@@ -248,6 +247,5 @@ def test_work_is_settled_although_the_release_of_its_slots_was_interrupted(monke
 @pytest.mark.usefixtures("app")
 def test_function_without_concurrent_rules_returns_its_object_unchanged() -> None:
     given = (number for number in range(2))
-
     assert rate_limiter(rules="9/minute")(lambda: given)() is given
     assert rate_limiter(rules=lambda: "9/minute", name="plan")(lambda: given)() is given

@@ -142,7 +142,6 @@ def test_error_on_a_function_names_the_function(options: dict[str, Any], message
 @EACH_MISTAKE
 def test_error_in_data_names_the_setting(app: Flask, options: dict[str, Any], message: str) -> None:
     app.config["MULTILIMIT_LIMITS"] = {"view": options}
-
     with pytest.raises(ConfigurationError, match=rf'limiter on "MULTILIMIT_LIMITS\["view"\]": .*{message}'):
         MultiLimit(app)
 

@@ -33,7 +33,6 @@ def test_largest_value_of_an_option_is_accepted(options: dict[str, Any]) -> None
 
 def test_default_rules_are_100_in_60_seconds(limited_app: Flask, client: FlaskClient) -> None:
     limited_app.add_url_rule("/", "view", rate_limiter()(lambda: "ok"))
-
     assert client.get("/").headers["RateLimit-Policy"] == '"default-60s";q=100;w=60'
 
 
@@ -51,7 +50,6 @@ class TestCost:
         self, limited_app: Flask, client: FlaskClient
     ) -> None:
         limit(limited_app, rules="10/minute", cost=lambda: int(request.args["n"]))
-
         assert [client.get(f"/?n={cost}").status_code for cost in (0, 7, 4, 3, 1, 0)] == [200, 200, 429, 200, 429, 200]
 
     def test_refusal_of_a_cost_above_the_count_says_that_waiting_does_not_help(
@@ -161,14 +159,11 @@ class TestKey:
 class TestNames:
     def test_name_of_a_limiter_is_part_of_the_names_of_its_rules(self, limited_app: Flask, client: FlaskClient) -> None:
         limit(limited_app, type=LimitType.IP, name="login", rules="5/minute; 20/hour")
-
         assert client.get("/").headers["RateLimit-Policy"] == '"login-60s";q=5;w=60, "login-3600s";q=20;w=3600'
 
     def test_name_does_not_change_the_key_of_a_limit_type(
         self, limited_app: Flask, client: FlaskClient, storage: RecordingStorage
     ) -> None:
         limit(limited_app, type=LimitType.IP, name="login")
-
         client.get("/")
-
         assert storage.keys_asked == [["rate_limit:{view}:ip:127.0.0.1:sliding_window:60000"]]

@@ -66,7 +66,6 @@ def test_reserved_fifth_is_kept_for_critical_requests(rules: Any) -> None:
 @pytest.mark.parametrize("rules", RULES.values(), ids=RULES)
 def test_critical_requests_can_use_the_whole_count(rules: Any) -> None:
     client = Client(app_with(rules=rules, reserve={"critical": 0.2}))
-
     assert client.admitted("critical") == 10
     assert client.admitted("normal") == 0
 
@@ -81,7 +80,6 @@ def test_each_priority_can_use_units_not_reserved_for_higher_ones() -> None:
 
 def test_policy_shows_the_count_for_the_priority_of_the_request() -> None:
     app = app_with(rules="10/minute", reserve={"critical": 0.2})
-
     assert app.test_client().get("/").headers["RateLimit-Policy"] == '"default-60s";q=8;w=60'
     assert app.test_client().get("/?p=critical").headers["RateLimit-Policy"] == '"default-60s";q=10;w=60'
 
@@ -93,13 +91,11 @@ def test_request_without_priority_has_at_least_one_unit_and_no_lease_above_its_c
     rules: Any, expected: list[int]
 ) -> None:
     client = app_with({"critical": 0.8}, rules=rules).test_client()
-
     assert [client.get("/").status_code for _ in expected] == expected
 
 
 def test_parts_of_a_reserve_are_added_without_rounding_errors() -> None:
     client = Client(app_with(rules="10/minute", reserve={"a": 0.1, "b": 0.2}))
-
     assert client.admitted("other") == 7
 
 
@@ -171,5 +167,4 @@ def test_priority_that_returns_no_text_is_an_error() -> None:
 def test_reserve_can_be_declared_in_data() -> None:
     written = {"rules": "10/minute", "reserve": {"parts": {"critical": 0.2}, "priority": "platform:node"}}
     options = limiter_options("here", written)
-
     assert Declaration.of("here", options).reserve == Reserve({"critical": 0.2}, platform.node)

@@ -53,7 +53,6 @@ def _flask_cli(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("options", [[], ["--debugger"], ["--reload"]], ids=" ".join)
 def test_flask_run_refuses_to_start_with_a_limit_for_an_unknown_endpoint(options: list[str]) -> None:
     answer = CliRunner().invoke(FlaskGroup(create_app=app_with_unknown_name), ["run", *options])
-
     assert isinstance(answer.exception, ConfigurationError)
     assert 'no endpoint or blueprint is called "idnex"' in str(answer.exception)
 
@@ -61,7 +60,6 @@ def test_flask_run_refuses_to_start_with_a_limit_for_an_unknown_endpoint(options
 @pytest.mark.usefixtures("_flask_cli")
 def test_flask_routes_runs_with_a_limit_for_an_unknown_endpoint() -> None:
     answer = CliRunner().invoke(FlaskGroup(create_app=app_with_unknown_name), ["routes"])
-
     assert answer.exit_code == 0, answer.output
 
 
@@ -119,7 +117,6 @@ def test_rules_can_be_positional_and_types_text(
     limited_app: Flask, client: FlaskClient, limiter: Any, policy: str
 ) -> None:
     limited_app.add_url_rule("/", "index", limiter(lambda: "ok"))
-
     assert client.get("/").headers["RateLimit-Policy"] == policy
 
 
@@ -156,7 +153,6 @@ class TestSharedKeys:
         self, option: str, outer: dict[str, Any], inner: dict[str, Any]
     ) -> None:
         below = rate_limiter(**{"type": LimitType.IP, "rules": "7/minute", **inner})(view)
-
         with pytest.raises(ConfigurationError, match=f"{PLACE}.*differ in {option}; make these the same"):
             rate_limiter(**{"type": LimitType.IP, "rules": "5/minute", **outer})(below)
 
@@ -233,7 +229,6 @@ class TestIdleRules:
     )
     def test_rule_that_can_never_refuse_is_warned_of(self, outer: dict[str, Any], inner: dict[str, Any]) -> None:
         below = rate_limiter(**inner)(view)
-
         with pytest.warns(ConfigurationWarning, match="can never refuse"):
             rate_limiter(**outer)(below)
 
@@ -336,7 +331,6 @@ class TestSettings:
 
     def test_one_error_names_all_invalid_settings(self, app: Flask) -> None:
         app.config.update(MULTILIMIT_ENABLED=1, MULTILIMIT_HEADERS="x")
-
         with pytest.raises(ConfigurationError, match=r"MULTILIMIT_ENABLED=1: .*; MULTILIMIT_HEADERS='x': "):
             MultiLimit(app)
 

@@ -36,7 +36,6 @@ def types_and_subjects(storage: RecordingStorage) -> list[str]:
 
 def test_package_exports_the_members_of_limit_type() -> None:
     given: list[LimitType] = [getattr(flask_multilimit, name) for name in ("DEFAULT", "GLOBAL", "IP", "USER")]
-
     assert given == [LimitType.DEFAULT, LimitType.DEFAULT, LimitType.IP, LimitType.USER]
     assert LimitType["GLOBAL"] is LimitType["DEFAULT"]
 
@@ -46,7 +45,6 @@ def test_default_is_one_quota_for_everyone(
     limited_app: Flask, storage: RecordingStorage, options: dict[str, Any]
 ) -> None:
     client = limit(limited_app, **options)
-
     assert statuses(client, ["203.0.113.7", "2001:db8::1"]) == [200, 429]
     assert types_and_subjects(storage) == ["default:"] * 2
 
@@ -101,15 +99,12 @@ class TestAddresses:
     def test_requests_without_an_address_share_a_quota(self, limited_app: Flask) -> None:
         client = limit(limited_app, type=LimitType.IP)
         limited_app.wsgi_app = _without_address(limited_app.wsgi_app)  # type: ignore[method-assign]
-
         assert [client.get("/").status_code, client.get("/").status_code] == [200, 429]
 
     @pytest.mark.parametrize("field", ["X-Forwarded-For", "X-Real-IP", "Forwarded", "CF-Connecting-IP", "Client-IP"])
     def test_forwarding_header_fields_are_not_trusted(self, limited_app: Flask, field: str) -> None:
         client = limit(limited_app, type=LimitType.IP)
-
         responses = [client.get("/", headers={field: f"198.51.100.{number}"}) for number in range(2)]
-
         assert [response.status_code for response in responses] == [200, 429]
 
     def test_address_from_proxy_fix_is_used(self, limited_app: Flask) -> None:
@@ -406,7 +401,6 @@ class TestCustomTypes:
 
     def test_empty_text_is_one_shared_subject(self, limited_app: Flask) -> None:
         client = limit(limited_app, type=lambda: "", name="tenant")
-
         assert statuses(client, ["203.0.113.7", "203.0.113.8"]) == [200, 429]
 
     @pytest.mark.parametrize(
@@ -433,7 +427,6 @@ class TestCustomTypes:
     @pytest.mark.parametrize("returned", [b"a", 1.5, True, object(), ["a"], {"a"}])
     def test_subject_of_another_type_is_an_error(self, limited_app: Flask, returned: Any) -> None:
         client = limit(limited_app, type=lambda: returned, name="tenant")
-
         with pytest.raises(ConfigurationError, match=r"'tenant' returned .*: return a str, an int, a UUID, or None"):
             client.get("/")
 

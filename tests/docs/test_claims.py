@@ -444,25 +444,20 @@ class TestCustomers:
 
     def test_browser_gets_a_page(self, run: Run) -> None:
         app = run(self.PAGE)["app"]
-
         assert "<meter" in ask(app, "/rate_limit", headers={"Accept": "text/html", "X-User": "ada"}).text
 
     def test_client_sees_the_chosen_limits_with_labels(self, run: Run) -> None:
         app = run(self.PAGE, "labels")["app"]
-
         found = json.loads(ask(app, "/account/limits").text)["resources"]
-
         assert {name: each["label"] for name, each in found.items()} == {"api.search:ip-86400s": "Searches per day"}
 
     def test_page_of_the_app_shows_remaining_units(self, run: Run) -> None:
         app = run(self.PAGE, "own-page")["app"]
         statuses(app, "/search", 1)
-
         assert ask(app, "/account").text == "<p>ip-86400s: 999 left</p>"
 
     def test_blueprint_can_be_limited(self, run: Run) -> None:
         app = run(self.PAGE, "limited")["app"]
-
         assert ask(app, "/rate_limit").headers["RateLimit-Policy"] == '"ip-60s";q=60;w=60'
 
     def test_customers_are_warned_when_four_fifths_are_used(self, run: Run) -> None:
@@ -534,9 +529,7 @@ class TestRealCost:
 
     def test_chat_is_charged_the_tokens_of_its_response(self, run: Run) -> None:
         client = run(self.PAGE, "chat")["app"].test_client()
-
         client.post("/chat", json={"prompt": "x" * 400}, headers={"X-Api-Key": "k-ada"})
-
         assert self.left(client, "chat", **{"X-Api-Key": "k-ada"}) == (100_000 - 1200, 0)
 
     def test_header_field_with_the_cost_is_hidden_from_clients(self, run: Run) -> None:

@@ -76,7 +76,6 @@ def test_every_choice_of_a_setting_is_documented(name: str) -> None:
 def test_every_finding_of_the_doctor_is_documented() -> None:
     rooms = Path(doctor.__file__).read_text(encoding="utf-8")
     made = re.findall(r'\bFinding\(\s*"([\w ]+)"', rooms)
-
     assert sorted(set(made)) == _first_cells("| finding |")
 
 
@@ -95,13 +94,11 @@ def test_every_command_is_in_the_reference() -> None:
 
 def test_every_scheme_of_a_storage_is_documented() -> None:
     section = _sections()["MULTILIMIT_STORAGE_URI"]
-
     assert [name for name in SCHEMES if f"`{name}://`" not in section] == []
 
 
 def test_every_algorithm_is_documented() -> None:
     page = (ROOT / "docs" / "explanation" / "algorithms.md").read_text()
-
     assert [name for name in RATES if f"| `{name}`" not in page] == []
 
 
@@ -142,7 +139,6 @@ LONGER = {"configuration.md"}
 
 def test_no_page_is_too_long_to_read() -> None:
     words = {page: len(re.findall(r"\S*\w\S*", page.read_text(encoding="utf-8"))) for page in DOCS.rglob("*.md")}
-
     assert {page.name for page, number in words.items() if number > MOST_WORDS} <= LONGER
 
 

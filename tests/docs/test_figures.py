@@ -87,5 +87,4 @@ def test_memory_part_measures_every_case(benchmarks: Any) -> None:
 @pytest.mark.parametrize("who", ["flask_multilimit", "the bridge from it"])
 def test_programs_that_import_us_run(benchmarks: Any, who: str) -> None:
     startup = benchmarks("startup")
-
     assert startup._run(startup.PROGRAMS[who]).cpu > 0

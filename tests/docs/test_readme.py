@@ -77,5 +77,4 @@ def test_release_makes_readme_links_absolute() -> None:
 
 def test_readme_says_whether_there_is_a_release() -> None:
     unreleased = "(Unreleased)" in (ROOT / "CHANGELOG.md").read_text().split("## ", 2)[1]
-
     assert unreleased == ("There is no release yet" in README.read_text())

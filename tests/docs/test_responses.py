@@ -46,7 +46,6 @@ def test_body_of_the_app_is_as_shown(
     run: Callable[..., dict[str, Any]], page: str, example: str, path: str, before: int
 ) -> None:
     response = _call(run(page, example)["app"], path, before)
-
     assert response.get_json(force=True) == json.loads(_block_after("body", page, example))
 
 

@@ -43,7 +43,6 @@ def test_every_supported_python_is_tested() -> None:
 
 def test_ci_runs_every_session_of_nox() -> None:
     called = {word for line in re.findall(r"(?:--sessions|for name in) ([\w ]+)", CI) for word in line.split()}
-
     assert set(_listed("nox.options.sessions =", NOXFILE)) <= called
 
 
@@ -87,7 +86,6 @@ def test_job_installs_every_program_that_tests_need(job: str, condition: str | N
 
 def test_release_is_published_only_after_the_tests() -> None:
     jobs = _jobs("release.yml")
-
     assert jobs["tests"]["uses"] == "$/.github/workflows/tests.yml"
     assert set(jobs["publish"]["needs"]) == {"tests", "build"}
 

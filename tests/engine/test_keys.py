@@ -29,7 +29,6 @@ any_text = st.text(st.characters(codec=None), max_size=80) | st.text("ab{}:%*\0\
 def test_escaped_text_changes_when_it_is_escaped_again(text: str) -> None:
     """Unless there was nothing to escape. So the escaped text of one subject is never the name of another."""
     escaped = escape_subject(text)
-
     assert escaped == text or escape_subject(escaped) != escaped
 
 
@@ -81,7 +80,6 @@ def test_key_has_exactly_one_hash_tag_that_is_not_empty(scope: str, subject: str
 @given(any_text, any_text, any_tag)
 def test_hash_tag_is_the_scope_or_the_subject_as_chosen(scope: str, subject: str, tag: HashTag) -> None:
     key = hits_for("1/second", scope=scope, subject=f"user:{subject}", hash_tag=tag)[0].key
-
     assert hash_tag_of(key) == (escape_scope(scope) if tag == "scope" else escape_subject(subject) or "*")
 
 

@@ -118,9 +118,7 @@ def test_each_period_of_30_years_begins_when_local_clocks_first_show_it(
 )
 def test_day_is_shorter_or_longer_when_clocks_change(zone: str, at: str, hours: float) -> None:
     now = round(datetime.fromisoformat(at).replace(tzinfo=ZoneInfo(zone)).timestamp() * SECOND)
-
     *_, begin, end, _, _ = periods_of("day", zone, None).around(now)
-
     assert (end - begin) / 3_600 / SECOND == hours
 
 

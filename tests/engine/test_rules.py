@@ -189,13 +189,11 @@ def test_a_rule_is_frozen() -> None:
 def test_equal_rules_are_one_element_of_a_set() -> None:
     used = Rule(60, 5)
     assert used.quota.count == 5
-
     assert {used, Rule(60.0, 5), Rule(timedelta(minutes=1), 5), Rule.parse("5/minute")} == {Rule(60, 5)}
 
 
 def test_rules_that_differ_in_one_field_are_not_equal() -> None:
     rules = [Rule(60, 5), Rule(61, 5), Rule(60, 6), Rule(60, 5, name="x"), Rule(60, 5, algorithm=list(RATES)[-1])]
-
     assert len(set(rules)) == len(rules)
 
 
@@ -272,7 +270,6 @@ BAD_TEXTS = [
 def test_malformed_rule_text_is_a_short_error(text: str) -> None:
     with pytest.raises(ConfigurationError, match="rule") as caught:
         rules_from(text)
-
     assert len(str(caught.value)) < 500
 
 

@@ -95,7 +95,6 @@ def test_slots_stay_held_when_units_are_settled() -> None:
 
 def test_settling_charges_a_sliding_window_at_most_10_000_units() -> None:
     limiter, plan = Limiter(), hits(Rule(60, 50_000))
-
     assert limiter.settle(limiter.check(plan), 10**9).remaining == 40_000
     assert limiter.peek(plan).remaining == 40_000
 

@@ -33,7 +33,6 @@ def test_text_without_control_characters_is_unchanged(text: str) -> None:
 @pytest.mark.parametrize("text", UNSAFE)
 def test_json_escapes_control_characters_and_keeps_its_value(text: str) -> None:
     written = visible_json({text: [text]}, indent=2)
-
     assert written.replace("\n", "").isprintable()
     assert json.loads(written) == {text: [text]}
 
@@ -44,7 +43,6 @@ def test_json_does_not_escape_printable_text() -> None:
 
 def test_page_escapes_its_text_but_not_the_values_of_its_forms() -> None:
     page = '<p>\u202eab</p>\n<input type="hidden" value="\u202eab">'
-
     assert visible_page(page) == '<p>\\u202eab</p>\n<input type="hidden" value="\u202eab">'
 
 
@@ -107,7 +105,5 @@ def test_logger_adapter_adds_its_fields_to_the_record(caplog: pytest.LogCaptureF
 
 def test_message_below_the_level_of_its_logger_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     logging.getLogger("quiet").setLevel(logging.ERROR)
-
     SafeLogger(logging.getLogger("quiet")).warning("refused")
-
     assert caplog.records == []

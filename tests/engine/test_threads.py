@@ -303,7 +303,6 @@ begun.wait()
 def test_process_ends_even_if_a_task_hangs() -> None:
     """As with a client object without a timeout whose server does not answer. The last task would hang, too."""
     run = subprocess.run([sys.executable, "-c", HANGING], capture_output=True, text=True, check=True, timeout=30)
-
     assert (run.stdout, run.stderr) == ("", "")
 
 
@@ -328,7 +327,6 @@ beat.wake()
 
 def test_last_tasks_run_although_another_thread_makes_a_beat_while_the_process_ends() -> None:
     run = subprocess.run([sys.executable, "-c", GROWING], capture_output=True, text=True, check=True)
-
     assert (run.stdout, run.stderr) == ("last\n", "")
 
 
@@ -352,7 +350,6 @@ threads.notify_at_end(ending)
 
 def test_last_tasks_run_although_others_raise_while_the_process_ends() -> None:
     run = subprocess.run([sys.executable, "-c", FAILING], capture_output=True, text=True, check=True)
-
     assert run.stdout == "last\nending\n"
     assert "disk full" in run.stderr
 

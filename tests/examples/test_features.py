@@ -95,7 +95,6 @@ class TestLoginProtection:
 
     def test_address_is_refused_after_twenty_guesses(self, get: Client) -> None:
         replies = [self.login(get, f"account {n}", "guess").status_code for n in range(21)]
-
         assert replies == [401] * 20 + [429]
 
 
@@ -186,7 +185,6 @@ class TestApiTiers:
     def test_unknown_tier_keeps_the_last_rules(self, get: Client) -> None:
         assert get("/items", X_Api_Key="key-of-ann").status_code == 200
         get("/tier/diamond", form={}, X_Api_Key="key-of-ann")
-
         assert [get("/items", X_Api_Key="key-of-ann").status_code for _ in range(2)] == [200, 429]
 
     def test_guesses_of_api_keys_are_limited(self, get: Client) -> None:
@@ -221,7 +219,6 @@ class TestAppFactory:
     def test_flask_command_finds_the_app(self) -> None:
         command = [sys.executable, "-m", "flask", "--app", "examples/app_factory", "routes"]
         output = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=30).stdout
-
         assert "shop.search" in output
 
 
@@ -305,7 +302,6 @@ class TestPlans:
 
     def test_refused_request_costs_no_tokens(self, client: FlaskClient) -> None:
         assert [self.chat(client, 10) for _ in range(4)] == [200, 200, 200, 429]
-
         assert self.left(client)["Tokens this month"] == (910, 1000)
 
     def test_upgrade_adds_tokens_and_keeps_used_ones(self, client: FlaskClient) -> None:
@@ -356,7 +352,6 @@ class TestLimitedJob:
 
     def test_job_waits_for_mail_server_and_skips_clients_over_quota(self) -> None:
         lines, seconds = self.run()
-
         assert lines == self.SENT
         assert seconds > 0.5
 

@@ -79,7 +79,6 @@ def test_service_is_limited_without_flask(server: Server) -> None:
 
 def test_service_imports_nothing_of_flask() -> None:
     source = (EXAMPLES / "service_without_flask.py").read_text()
-
     imported = re.findall(r"^(?:from|import) (\S+)", source, re.MULTILINE)
     assert set(imported) == {"__future__", "sys", "flask_multilimit.engine"}
 

@@ -26,7 +26,6 @@ SESSIONS = [block for block in blocks_of(PAGE) if block.text.startswith("$ flask
 
 def test_script_writes_the_log_of_the_tutorial(tmp_path: Path) -> None:
     subprocess.run([sys.executable, str(FOLDER / "make_log.py"), str(tmp_path / "access.log.gz")], check=True)
-
     written = gzip.decompress((tmp_path / "access.log.gz").read_bytes())
     assert written == gzip.decompress((FOLDER / "access.log.gz").read_bytes())
 
@@ -34,7 +33,6 @@ def test_script_writes_the_log_of_the_tutorial(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["guessed.json", "chosen.json"])
 def test_page_shows_the_limits_files(name: str) -> None:
     shown = [json.loads(block.text) for block in blocks_of(PAGE) if block.language == "json"]
-
     assert json.loads((FOLDER / name).read_text()) in shown
 
 

@@ -49,7 +49,6 @@ def test_peek_and_reset_with_invalid_arguments_are_an_error(
 
 def test_peek_at_an_endpoint_outside_of_a_request_asks_for_a_subject(app: Flask, multilimit: MultiLimit) -> None:
     app.get("/", endpoint="view")(rate_limiter(type=LimitType.IP, rules="1/minute")(view()))
-
     with app.app_context(), pytest.raises(RuntimeError, match=r'name a subject, such as "ip:203\.0\.113\.7"'):
         multilimit.peek("view")
 
@@ -108,7 +107,6 @@ def test_check_without_a_scope_is_an_error(app: Flask, multilimit: MultiLimit) -
 
 def test_peek_at_an_endpoint_without_a_route_is_an_error(app: Flask, multilimit: MultiLimit) -> None:
     app.view_functions["lost"] = rate_limiter(rules="1/minute")(view())
-
     with app.app_context(), pytest.raises(ConfigurationError, match='no route leads to the endpoint "lost"'):
         multilimit.peek("lost", "everyone")
 

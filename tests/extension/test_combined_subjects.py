@@ -144,6 +144,5 @@ class TestOnTheCommandLine:
 
     def test_reset_command_with_one_part_names_the_missing_ones(self, app: Flask) -> None:
         run = self.run(app, "reset", "one", "--yes", "--ip", "127.0.0.1")
-
         assert run.exit_code == 1
         assert 'no limit at "one" counts ip; it is limited by reads (--ip and --subject reads:...)' in run.output

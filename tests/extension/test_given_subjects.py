@@ -69,9 +69,7 @@ def test_check_of_a_given_subject_shares_the_quota_of_its_requests(
     app: Flask, check: Callable[..., bool], options: Any, headers: Any, subject: Any
 ) -> None:
     app.add_url_rule("/", "view", rate_limiter(rules="1/minute", **options)(view()))
-
     assert statuses(app, "/", headers=headers, environ_base={"REMOTE_ADDR": "2001:db8::1"}) == [200]
-
     assert not check(subject)
 
 
@@ -239,7 +237,6 @@ def test_given_subject_of_a_type_that_no_limiter_can_have_is_an_error(
 ) -> None:
     with pytest.raises(ConfigurationError, match=r'limiter on "view": subject .*: its type is none of "ip", "user"'):
         check(subject)
-
     assert storage.checks == []
 
 
@@ -296,5 +293,4 @@ def test_engine_counts_a_subject_as_a_view_does(
 ) -> None:
     app.add_url_rule("/", "view", rate_limiter(type=type_, rules="1/minute")(view()))
     assert statuses(app, "/", headers={"X-User": "a:b"}, environ_base={"REMOTE_ADDR": "2001:db8::1"}) == [200]
-
     assert not Limiter(storage).check(hits_for("1/minute", scope="view", subject=subject)).allowed

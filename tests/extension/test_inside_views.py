@@ -78,7 +78,6 @@ class TestCheck:
 
     def test_429_of_the_view_gets_retry_after_of_a_refused_check(self, app: Flask, multilimit: MultiLimit) -> None:
         app.add_url_rule("/", "view", lambda: ("", 200 if multilimit.check("1/minute", scope="mail").allowed else 429))
-
         assert [ask(app).headers.get("Retry-After") for _ in range(2)] == [None, "60"]
 
     def test_check_counts_the_client_of_the_request(self, app: Flask, multilimit: MultiLimit) -> None:

@@ -164,7 +164,6 @@ class TestCheckMany:
     def test_check_many_decides_each_check_in_order(self, any_storage: Any) -> None:
         limiter = Limiter(any_storage)
         batch = [hits_for("2/minute; 9/hour", scope="mail", subject=f"user:{user}") for user in "aababa"]
-
         assert [decision.allowed for decision in limiter.check_many(batch)] == [True, True, True, False, True, False]
 
     def test_check_many_of_no_checks_is_an_empty_list(self, any_storage: Any) -> None:

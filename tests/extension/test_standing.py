@@ -97,7 +97,6 @@ def test_standing_ignores_the_user_of_the_current_request() -> None:
 )
 def test_invalid_arguments_of_standing_are_an_error(who: dict[str, Any], message: str) -> None:
     app, multilimit = app_with_limits()
-
     with app.app_context(), pytest.raises(ConfigurationError, match=message):
         multilimit.standing(**who)
 

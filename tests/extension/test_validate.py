@@ -108,7 +108,6 @@ def test_error_about_an_unknown_name_says_how_to_list_the_names_meanwhile(app: F
 
 def test_unknown_name_is_a_warning_when_configured(app: Flask, make: Make) -> None:
     multilimit = make(EXEMPT=["gone.*"], UNKNOWN_NAMES="warn")
-
     with pytest.warns(ConfigurationWarning, match=r'MULTILIMIT_EXEMPT: no endpoint or blueprint is called "gone'):
         multilimit.validate(app)
 
@@ -183,7 +182,6 @@ def test_methods_that_no_route_of_a_limited_blueprint_takes_are_errors(app: Flas
 def test_unusual_method_is_no_error_if_unmatched_requests_are_limited(app: Flask, make: Make) -> None:
     only = {"rules": "2/minute", "methods": ["PROPFIND"]}
     make(APPLICATION_LIMITS=only, UNMATCHED_LIMITS="9/minute").validate(app)
-
     assert [ask(app, "/nowhere", method="PROPFIND").status_code for _ in range(3)] == [404, 404, 429]
 
 
@@ -200,14 +198,12 @@ def test_method_of_a_route_that_takes_any_method_is_no_error(app: Flask, make: M
 @pytest.mark.usefixtures("multilimit")
 def test_unknown_name_fails_every_request_and_is_logged_once(app: Flask, caplog: pytest.LogCaptureFixture) -> None:
     assert statuses(app, "/health", "/health", "/nowhere") == [500] * 3
-
     (logged,) = (record for record in caplog.records if record.levelno == logging.CRITICAL)
     assert f"no request is served until this is corrected: {STALE}" in logged.getMessage()
 
 
 def test_unknown_name_as_a_warning_fails_no_request(app: Flask, make: Make, caplog: pytest.LogCaptureFixture) -> None:
     make(LIMITS={"old_name": "5/minute", "health": "2/minute"}, UNKNOWN_NAMES="warn")
-
     assert statuses(app, "/health", "/health", "/health") == [200, 200, 429]
     assert [record.levelno for record in caplog.records if STALE in record.getMessage()] == [logging.WARNING]
 
@@ -246,7 +242,6 @@ def test_development_server_starts_without_mistakes(app: Flask, make: Make, monk
 
 def test_setting_of_flask_limiter_without_the_bridge_is_a_warning(app: Flask, make: Make) -> None:
     app.config["RATELIMIT_STORAGE_URI"] = "redis://localhost"
-
     with pytest.warns(ConfigurationWarning, match="RATELIMIT_STORAGE_URI is a setting of Flask-Limiter, which"):
         make().validate(app)
 
@@ -255,5 +250,4 @@ def test_setting_of_flask_limiter_without_the_bridge_is_a_warning(app: Flask, ma
 def test_setting_of_flask_limiter_with_the_bridge_gives_no_warning(app: Flask) -> None:
     app.config["RATELIMIT_STORAGE_URI"] = "memory://"
     Limiter(get_remote_address, app=app)
-
     app.extensions["multilimit"].validate(app)

@@ -150,6 +150,5 @@ def test_command_shows_no_password(ports: dict[str, int], name: str) -> None:
 
 def test_command_with_a_malformed_uri_shows_no_password() -> None:
     run = Command(SHOP, MALFORMED[0].format(secret=QUOTED)).alone("doctor")
-
     assert "storage URI" in run.err
     assert TOLD.search(run.out + run.err) is None

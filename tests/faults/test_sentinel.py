@@ -289,7 +289,6 @@ def test_error_of_a_redis_py_client_shows_no_passwords(refusing_port: int) -> No
 def test_malformed_uri_is_an_error_that_names_the_mistake(scheme: str, rest: str, told: str) -> None:
     with pytest.raises(ConfigurationError, match=f"storage URI '{scheme.replace('+', '.')}") as caught:
         storage_from_uri(f"{scheme}://{rest}")
-
     assert told in str(caught.value)
 
 

@@ -288,7 +288,6 @@ def test_exhausted_generator_of_hits_is_an_error() -> None:
 
 def test_error_inside_a_generator_of_hits_is_raised_unchanged() -> None:
     nothing: Any = None
-
     with pytest.raises(AttributeError, match="'NoneType' object has no attribute 'ours'"):
         Limiter().check(hit.ours for hit in [nothing])
 
@@ -296,7 +295,6 @@ def test_error_inside_a_generator_of_hits_is_raised_unchanged() -> None:
 @pytest.mark.parametrize("share", [math.nan, 5, -0.1, "5", True])
 def test_assert_admits_refuses_an_invalid_share(world: World, share: Any) -> None:
     report = simulate(world.app, read_logs(world.log))
-
     with pytest.raises(ConfigurationError, match="give a share"):
         assert_admits(report, refuse_at_most=share)
 

@@ -109,14 +109,12 @@ def test_no_slot_is_lost_when_the_server_stalls(processes: Processes) -> None:
 @pytest.mark.parametrize("name", DEFECTS)
 def test_checker_finds_a_defect_in_a_generic_script(processes: Processes, name: str) -> None:
     defect, clause = DEFECTS[name]
-
     assert clause in violations(run(processes, 0, 2 * TIMES, defect, scripts="generic"))
 
 
 @pytest.mark.parametrize("name", DEFECTS)
 def test_checker_finds_a_defect_in_a_compiled_script(processes: Processes, name: str) -> None:
     defect, clause = COMPILED_ONLY.get(name, DEFECTS[name])
-
     assert clause in violations(run(processes, 0, 2 * TIMES, defect, scripts="compiled"))
 
 
@@ -124,7 +122,6 @@ def test_checker_finds_a_defect_in_a_compiled_script(processes: Processes, name:
 def test_checker_finds_slots_that_are_not_released(processes: Processes, released: str) -> None:
     """In at least one of ten runs: a client must ask at the moment when only such slots are in use."""
     runs = (run(processes, seed, 3 * TIMES, released=released) for seed in range(1, 11))
-
     assert any("refused for nothing" in violations(run) for run in runs)
 
 

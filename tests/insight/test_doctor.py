@@ -81,7 +81,6 @@ def test_hidden_limiter_on_a_method_of_a_view_class_is_found(app: Flask) -> None
 def test_decorators_with_wraps_hide_no_limiter(app: Flask, decorate: Callable[[Any], Any]) -> None:
     app.add_url_rule("/", "shown", decorate(rate_limiter(rules="9/hour")(view())))
     app.add_url_rule("/bare", "bare", without_wraps(view()))
-
     assert hidden(app) == []
 
 
@@ -157,7 +156,6 @@ def test_exemption_of_all_endpoints_is_a_warning(app: Flask) -> None:
 
 def test_declarations_are_ok_when_each_endpoint_has_a_limit(app: Flask) -> None:
     found = declared(app, default_limits="5/minute")
-
     assert (found.level, found.text) == ("ok", "1 endpoint limited, none without limits.")
 
 
@@ -173,7 +171,6 @@ def test_latency_of_the_connecting_round_trip_is_judged_separately(
     connecting: float, slowest: float, level: Level, remedy: str
 ) -> None:
     found = examine_latency([connecting, *[0.001] * 6, slowest], 0.1)
-
     assert (found.level, found.remedy) == (level, remedy or None)
     assert found.text.startswith(f"1.00 ms a round trip; the slowest of 7: {slowest * 1000:.2f} ms.")
 
@@ -274,7 +271,6 @@ def test_lists_of_half_of_all_addresses_are_named(
     shop: Callable[..., Shop], settings: dict[str, Any], level: Level, text: str
 ) -> None:
     found = shop(**settings).finding("lists")
-
     assert (found.level, text in found.text) == (level, True), found
 
 
@@ -306,7 +302,6 @@ def test_remedy_for_a_change_that_does_not_fit_minds_other_releases(on_server: S
 def test_forced_entry_that_exempts_everybody_is_named(on_server: Shop) -> None:
     with on_server.app.app_context():
         entry = on_server.control.allow("0.0.0.0/0", lasting=True, force=True)
-
     assert f"0.0.0.0/0 (allow {entry.id})" in on_server.finding("lists").text
 
 
@@ -445,7 +440,6 @@ def test_missing_right_is_named_with_its_purpose(
     as_user: Callable[[str], Shop], rights: str, name: str, level: Level, text: str, remedy: str
 ) -> None:
     found = as_user(rights).finding(name)
-
     assert (found.level, text in found.text, remedy in (found.remedy or "")) == (level, True, True), found
 
 
@@ -541,5 +535,4 @@ def test_changes_that_cannot_be_in_force_are_reported(
     on_server: Shop, redis_client: redis.Redis, document: str, level: Level, text: str
 ) -> None:
     redis_client.hset("rate_limit:{control}:document", mapping={"stamp": "9-x", "document": document})
-
     assert (level, True) in [(each.level, text in each.text) for each in on_server.findings("control")]

@@ -487,14 +487,12 @@ def test_refusing_limit_comes_first_with_a_reset_command_that_works() -> None:
 
 def test_value_without_type_is_understood_when_one_type_fits() -> None:
     app = app_on()
-
     assert client_from(gate_of(app), "key-0").text == "api_key:key-0"
     assert why(app, "api_key:key-0").who == why(app, "key-0").who
 
 
 def test_value_that_fits_several_types_is_an_error_with_choices() -> None:
     app = app_on(types=("api_key", "tenant"))
-
     with pytest.raises(ConfigurationError, match="api_key:key-0, tenant:key-0"):
         client_from(gate_of(app), "key-0")
 
@@ -697,7 +695,6 @@ class TestCombinedTypes:
     )
     def test_one_subject_of_a_pair_shows_refusals_of_the_pair(self, who: str, verdict: str) -> None:
         found = why(app_of_pairs("memory://"), who)
-
         assert found.verdict == verdict
         assert {each.shown for each in found.refusals} == {"ada + 203.0.113.7"}
 
@@ -707,7 +704,6 @@ class TestCombinedTypes:
     @pytest.mark.parametrize("who", [PAIR, PAIR.replace(" ", "")])
     def test_pair_of_subjects_is_shown_as_banned(self, who: str) -> None:
         found = why(app_of_pairs("memory://"), who)
-
         assert (found.state, found.shown) == ("banned", "ada + 203.0.113.7")
         assert found.lift[0] == f"flask multilimit unban '{PAIR}'"
 
@@ -896,7 +892,6 @@ def test_time_in_iso_8601_needs_no_zone_and_no_date() -> None:
 @pytest.mark.parametrize(("hour", "day"), [("00:10", 27), ("00:12", 26), ("23:50", 26)])
 def test_time_without_a_date_is_the_latest_one(hour: str, day: int) -> None:
     after_midnight = datetime(2026, 11, 27, 0, 10, 5).timestamp()
-
     assert datetime.fromtimestamp(instant_of(hour, after_midnight)) == datetime.fromisoformat(f"2026-11-{day}T{hour}")
 
 

@@ -148,7 +148,6 @@ def test_alerts_fire_exactly_when_they_should(
 @pytest.mark.parametrize("text", [alerts(), dashboard()], ids=["alerts", "dashboard"])
 def test_boards_query_only_existing_metrics(text: str) -> None:
     asked = set(re.findall(r"\bmultilimit_[a-z_]+", text)) - {"multilimit_top"}
-
     assert asked
     assert asked <= SERIES
 
@@ -167,7 +166,6 @@ def test_dashboard_shows_every_metric_but_refunds() -> None:
 
 def test_every_alert_is_documented() -> None:
     page = (DOCS / "how-to" / "prometheus.md").read_text(encoding="utf-8")
-
     assert re.findall(r"^\| `(MultiLimit\w+)`", page, re.MULTILINE) == [rule["alert"] for rule in rules_in(alerts())]
 
 
@@ -221,7 +219,6 @@ def test_namespace_renames_every_metric_of_a_board() -> None:
 
 def test_dashboard_offers_a_choice_of_endpoints() -> None:
     of_app, known = json.loads(dashboard(["search", "login"])), json.loads(dashboard())
-
     assert [option["value"] for option in of_app["templating"]["list"][1]["options"]] == ["$__all", "search", "login"]
     assert known["templating"]["list"][1]["query"] == "label_values(multilimit_checks_total, endpoint)"
 

@@ -41,7 +41,6 @@ def app_with(count: int, **settings: Any) -> Flask:
 @pytest.mark.parametrize("count", [1, 1000], ids=["refused", "admitted"])
 def test_request_without_observers_makes_no_observing_calls(count: int) -> None:
     calls = calls_of(app_with(count, MULTILIMIT_TRAFFIC=False), requests=3)
-
     assert not [name for name in calls if name.startswith("observe/") or name == "perf_counter"]
     assert not [name for name in calls if name.startswith("serve/audience.py")]
 

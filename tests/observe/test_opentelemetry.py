@@ -164,5 +164,4 @@ def test_nothing_is_traced_outside_of_a_span(
     app: Flask, observer: OpenTelemetryObserver, spans: InMemorySpanExporter
 ) -> None:
     client_of(app, observer).get("/")
-
     assert spans.get_finished_spans() == ()

@@ -286,9 +286,7 @@ def test_scrape_is_valid_open_metrics(shop: Shop) -> None:
 
 def test_scrape_of_one_metric_alone_is_up_to_date(shop: Shop) -> None:
     shop.metrics(unanswered())
-
     only = shop.registry.restricted_registry(["multilimit_checks_total"])
-
     assert "multilimit_checks_total{" in generate_latest(only).decode()
 
 

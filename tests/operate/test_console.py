@@ -24,6 +24,5 @@ def test_widest_cells_are_wrapped_between_words_and_not_at_hyphens() -> None:
 @pytest.mark.usefixtures("_narrow")
 def test_column_is_not_narrower_than_twelve_on_any_screen() -> None:
     rows = [("x" * 20, "y" * 20, "z" * 20)]
-
     assert console.sizes_of(rows) == [12, 12, 12]
     assert console.sizes_of(rows, whole=True) == [20, 20, 20]

@@ -31,7 +31,6 @@ def test_command_help_is_paragraphs_with_one_margin(name: str) -> None:
 def test_option_with_its_own_converter_has_a_metavar(name: str) -> None:
     """Otherwise click would show the name of the function."""
     options = [each for each in command_called(name).params if isinstance(each.type, click.types.FuncParamType)]
-
     assert [each.name for each in options if each.metavar is None] == []
 
 

@@ -179,7 +179,6 @@ def test_class_based_view_is_found_below_transparent_decorators(
 
 def test_mock_is_not_taken_for_a_class_based_view(app: Flask, storage: RecordingStorage) -> None:
     app.add_url_rule("/", "mock", MagicMock(return_value="ok"), methods=["GET"])
-
     assert statuses(app, "/") == [200]
     assert len(storage.windows) == 1
 

@@ -61,7 +61,6 @@ PLACES = [at_a_blueprint, at_nested_blueprints, at_the_defaults, in_the_settings
 @pytest.mark.parametrize("place", PLACES)
 def test_stricter_of_two_counts_decides_with_one_hit(app: Flask, storage: RecordingStorage, place: Any) -> None:
     place(app, storage)
-
     assert statuses(app, "/", "/", "/") == [200, 200, 429]
     assert [[hit.rule.count for hit in hits] for hits in storage.checks] == [[2]] * 3
 
@@ -80,7 +79,6 @@ def test_stricter_count_decides_with_every_algorithm(app: Flask, storage: Record
 def test_warning_about_two_equal_rules_names_one_of_them() -> None:
     with pytest.warns(ConfigurationWarning, match="can never refuse") as told:
         rate_limiter(type=IP, rules="5/minute")(rate_limiter(type=IP, rules="5/minute")(view()))
-
     assert len(told) == 1
 
 

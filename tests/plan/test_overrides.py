@@ -29,7 +29,6 @@ from support.asking import view
 )
 def test_override_applies_to_an_endpoint_its_blueprints_and_patterns(endpoint: str) -> None:
     entry = override(endpoint, off=True)
-
     assert overrides(entry).at("api.v1.show").changes == (entry,)
 
 
@@ -63,7 +62,6 @@ ANN, NET, SMALL = (override(who=who, times=2) for who in ("user:ann", "203.0.113
 def test_special_subject_is_found_by_itself_its_network_or_a_part(subject: Subject, found: object) -> None:
     known = [(Who.parse(str(each.who)), each) for each in (ANN, NET, SMALL)]
     special = SpecialSubjects(known, has_parts="+" in subject.type)
-
     assert special.find(subject) is found
 
 
@@ -81,15 +79,12 @@ def test_overrides_of_a_rule_apply_one_after_another() -> None:
 
 def test_rule_that_an_override_switches_off_is_not_changed_by_the_next() -> None:
     off, halved = override("show", rule="a", off=True), override("show", limiter="ip", times=0.5)
-
     assert change_rules([("a", Rule(60, 10)), ("b", Rule(3600, 50))], [off, halved]) == (("b", Rule(3600, 25)),)
 
 
 def test_factor_leaves_a_count_of_at_least_1_and_no_lease_above_it() -> None:
     rules = [("a", Rule(60, 10, lease=5)), ("b", Rule(60, 10, algorithm="token_bucket", burst=3))]
-
     changed = change_rules(rules, [override("show", limiter="ip", times=0.1)])
-
     assert changed == (("a", Rule(60, 1)), ("b", Rule(60, 1, algorithm="token_bucket", burst=1)))
 
 
@@ -147,13 +142,11 @@ def counts(hits: Hits | None) -> list[int]:
 
 def test_hits_without_an_override_stay_the_same_object() -> None:
     hits = mail()
-
     assert revised(hits, overrides(override("other", off=True))) is hits
 
 
 def test_override_of_one_scope_changes_only_hits_of_that_scope() -> None:
     hits = Hits((*mail("2/minute; 50/hour"), *hits_for("3/minute", scope="other")))
-
     assert counts(revised(hits, overrides(override("mail", rule="user-60s", off=True)))) == [50, 3]
 
 

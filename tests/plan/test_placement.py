@@ -238,7 +238,6 @@ def test_limiter_above_a_cli_command_is_an_error_at_the_decorator(app: Flask) ->
 @pytest.mark.parametrize("package", ["celery.app.task", "huey.api", "dramatiq.actor"])
 def test_limiter_above_a_queue_task_is_an_error_at_the_decorator(package: str) -> None:
     task_class = type("Task", (), {"__module__": package, "__call__": print})  # like the tasks of these libraries
-
     with pytest.raises(ConfigurationError, match="which calls the function without it"):
         rate_limiter()(task_class())
 

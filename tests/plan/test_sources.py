@@ -324,7 +324,6 @@ class TestExemption:
         self, limited: Callable[..., Flask], storage: RecordingStorage, levels: Any, expected: list[int]
     ) -> None:
         ask(limited(exempt(*levels)(view()) if levels else view()))
-
         assert windows(storage) == [expected]
 
     @pytest.mark.parametrize("order", ["above", "below"])
@@ -333,14 +332,12 @@ class TestExemption:
     ) -> None:
         limit = rate_limiter(rules="9 per 2 seconds")
         ask(limited(exempt(limit(view())) if order == "above" else limit(exempt(view()))))
-
         assert windows(storage) == [[2]], "without a level, the view is exempt from all other limits"
 
     def test_exempt_blueprint_keeps_its_own_limits(
         self, limited: Callable[..., Flask], storage: RecordingStorage
     ) -> None:
         ask(limited(view(), exempt))
-
         assert windows(storage) == [[3600]]
 
     def test_exempt_nested_blueprint_has_no_limits_of_outer_blueprints(
@@ -364,9 +361,7 @@ class TestExemption:
         self, app: Flask, limited: Callable[..., Flask], storage: RecordingStorage
     ) -> None:
         app.config["MULTILIMIT_EXEMPT"] = ["api"]
-
         ask(limited(rate_limiter(rules="9 per 2 seconds")(view())))
-
         assert windows(storage) == [[2]]
 
     def test_exempt_applies_to_a_view_class_or_to_one_method(self, app: Flask, storage: RecordingStorage) -> None:
@@ -492,6 +487,5 @@ def test_unknown_endpoint_in_a_file_is_an_error_that_names_the_file(app: Flask, 
 
 def test_invalid_limit_in_a_file_is_an_error_that_names_the_file(app: Flask, file: Path) -> None:
     file.write_text('{"limits": {"show": "1/mnute"}}')
-
     with pytest.raises(ConfigurationError, match=r"^limits.json: limits.show='1/mnute'"):
         MultiLimit(app)

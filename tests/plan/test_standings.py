@@ -52,7 +52,6 @@ def test_limiters_of_other_types_do_not_apply_to_the_subject(plans: Plans) -> No
 
 def test_types_of_limiters_that_do_not_apply_are_listed(plans: Plans) -> None:
     (standing,) = standings_given(plans, "login", "GET", {"user": "7"})
-
     assert standing.types == {"ip": ("ip",)}
 
 

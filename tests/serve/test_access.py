@@ -77,7 +77,6 @@ class TestListedUsers:
 
     def test_allowed_user_passes_from_a_denied_address(self, app: Flask) -> None:
         asked = [status_for(app, "203.0.113.9", headers={"X-User": user}) for user in ("boss", "you")]
-
         assert asked == [200, 403]
 
 
@@ -268,7 +267,6 @@ def test_subject_is_denied_although_all_limits_that_count_its_type_are_off(app: 
 def test_listed_user_called_like_an_address_is_no_client_at_that_address(app: Flask, lists: dict[str, Any]) -> None:
     MultiLimit(app, user_loader=lambda: None, default_limits={"type": "user", "rules": "1/minute"}, **lists)
     app.add_url_rule("/", "show", view())
-
     assert [status_for(app, "203.0.113.9") for _ in range(2)] == [200, 429]
 
 
@@ -287,7 +285,6 @@ def test_denial_of_an_address_comes_before_that_of_a_user(app: Flask) -> None:
 def test_denied_address_is_refused_on_every_path(app: Flask, path: str) -> None:
     MultiLimit(app, deny=["203.0.113.7"], unmatched_limits="1/hour")
     app.add_url_rule("/", "show", view())
-
     assert status_for(app, "203.0.113.7", path) == 403
 
 
@@ -313,7 +310,6 @@ def test_denied_address_passes_when_limits_are_disabled(app: Flask) -> None:
 def test_lists_ignore_the_port_of_an_address(app: Flask, address: str) -> None:
     MultiLimit(app, deny=["203.0.113.0/24", "2001:db8::/32"])
     app.add_url_rule("/", "show", view())
-
     assert status_for(app, address) == 403
 
 
@@ -321,7 +317,6 @@ def test_lists_ignore_the_port_of_an_address(app: Flask, address: str) -> None:
 def test_client_without_a_valid_address_is_not_denied(app: Flask, address: str | None) -> None:
     MultiLimit(app, deny=["0.0.0.0/0", "::/0"])
     app.add_url_rule("/", "show", view())
-
     assert status_for(app, address) == 200
 
 
@@ -392,9 +387,7 @@ class TestDenials:
     )
     def test_denial_body_is_negotiated(self, app: Flask, accept: str, start: str) -> None:
         MultiLimit(app)
-
         answer = ask(app, environ_base={"REMOTE_ADDR": "203.0.113.7"}, headers={"Accept": accept})
-
         assert answer.text.startswith(start)
 
     @pytest.mark.parametrize(("status", "handled"), [(403, AccessDenied), (429, AccessDenied), (403, 403), (429, 429)])
@@ -440,7 +433,6 @@ class TestDenials:
 )
 def test_invalid_list_setting_is_an_error_that_names_it(app: Flask, given: dict[str, Any], message: str) -> None:
     app.config.update(given)
-
     with pytest.raises(ConfigurationError, match=message):
         MultiLimit(app)
 

@@ -40,7 +40,6 @@ def test_app_follows_changes_unless_control_or_limits_are_disabled(
 ) -> None:
     app.config.update(settings)
     MultiLimit(app)
-
     assert gate_of(app).applier.enabled is enabled
 
 

@@ -169,9 +169,7 @@ def test_problem_details_describe_the_ban(app: Flask, any_storage: Any) -> None:
 
 def test_refusal_before_the_ban_does_not_mention_it(app: Flask, any_storage: Any) -> None:
     limited(app, any_storage)
-
     *_, refused = (ask(app) for _ in range(3))
-
     assert refused.get_json()["detail"] == "Too many requests. Please try again later."
 
 
@@ -349,7 +347,6 @@ def test_default_and_unmatched_limits_can_ban(app: Flask, any_storage: Any) -> N
 
 def test_dynamic_rules_can_ban(app: Flask, any_storage: Any) -> None:
     limited(app, any_storage, rules=lambda: Rule(60, 2))
-
     assert banned(app).headers["Retry-After"] == "3600"
 
 
@@ -379,6 +376,5 @@ def test_equal_bans_of_one_scope_on_one_view_are_one_ban(app: Flask, any_storage
 
 def test_different_bans_with_one_key_are_an_error() -> None:
     two = rate_limiter(type=LimitType.IP, rules="2/minute", ban=BAN)(view())
-
     with pytest.raises(ConfigurationError, match=r"Ban\(ban of 3600 s .*\) of the ip limiter .* would share one key"):
         rate_limiter(type=LimitType.IP, rules="9/hour", ban=Ban(time=60))(two)

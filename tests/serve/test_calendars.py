@@ -142,7 +142,6 @@ def test_invalid_calendar_in_data_is_an_error(written: dict[str, Any], message: 
 )
 def test_override_keeps_calendar_fields_that_it_does_not_set(written: Any, rule: Rule) -> None:
     given = written if isinstance(written, str) else WrittenRule.model_validate(written)
-
     assert merged(BERLIN, given) == rule
 
 
@@ -154,7 +153,6 @@ def test_override_can_turn_a_rate_into_a_calendar() -> None:
 
 def test_override_can_multiply_the_count_of_a_calendar() -> None:
     ((_, rule),) = change_rules([("r", BERLIN)], [override("x", rule="r", times=2.5)])
-
     assert rule == Calendar(5, "month", timezone="Europe/Berlin", anchor=15)
 
 

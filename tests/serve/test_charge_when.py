@@ -160,7 +160,6 @@ class TestFinalResponse:
     def test_failed_precondition_without_content_is_no_success(self, app: Flask) -> None:
         MultiLimit(app)
         app.add_url_rule("/", "view", rate_limiter(rules="1/minute", charge_when=200)(lambda: abort(412)))
-
         assert statuses(app, "/", "/") == [412, 412]
 
     def test_empty_answer_about_a_file_that_the_client_has_is_no_success(self, app: Flask) -> None:

@@ -136,7 +136,6 @@ def test_current_decision_before_limits_are_checked_is_an_error(app: Flask) -> N
 
 def test_current_decision_without_multilimit_is_an_error(app: Flask) -> None:
     app.get("/")(lambda: str(current_decision.remaining))
-
     with pytest.raises(ConfigurationError, match="has no MultiLimit"):
         ask(app)
 

@@ -52,20 +52,17 @@ def test_refusal_in_a_handler_is_answered_like_one_in_a_view(limited_app: Flask)
 def test_errors_raised_by_views_are_charged_by_the_handler(limited_app: Flask) -> None:
     not_found_handler(limited_app)
     limited_app.add_url_rule("/sold-out", "sold_out", lambda: abort(404))
-
     assert statuses(limited_app, "/sold-out", "/nowhere", "/sold-out") == [404, 404, 429]
 
 
 def test_limited_handler_can_ban(limited_app: Flask) -> None:
     not_found_handler(limited_app, rules="1/minute", ban=Ban(after=1, within=60, time=3600))
-
     assert statuses(limited_app, "/a", "/b", "/c") == [404, 429, 429]
     assert ask(limited_app, "/d").headers["Retry-After"] == "3600"
 
 
 def test_on_rejected_answers_a_refusal_in_a_handler(limited_app: Flask) -> None:
     not_found_handler(limited_app, rules="1/minute", on_rejected=lambda _: ("gone", 410))
-
     assert statuses(limited_app, "/a", "/b") == [404, 410]
 
 
@@ -98,7 +95,6 @@ def test_refusal_in_a_handler_for_refusals_gets_the_default_answer(limited_app: 
 def test_handler_that_calls_a_limited_function_is_refused(limited_app: Flask, client: FlaskClient) -> None:
     report = limited_service(rules="1/minute")
     limited_app.register_error_handler(404, lambda _: (report(), 404))
-
     assert [client.get("/nowhere").status_code for _ in range(2)] == [404, 429]
 
 

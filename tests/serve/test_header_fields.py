@@ -537,7 +537,6 @@ def test_fields_are_the_same_on_a_server_as_in_memory(
 )
 def test_t_has_the_meaning_of_the_configured_draft(clock: Clock, setting: str, expected: dict[str, int]) -> None:
     client = serve(clock, Rule(60, 10), config={"MULTILIMIT_HEADERS": setting})
-
     assert items(client.get("/"), "RateLimit")["default-60s"] == expected
 
 

@@ -107,7 +107,6 @@ class TestFailingStorage:
 
     def test_503_body_is_in_the_language_of_the_client(self, limited: FlaskClient) -> None:
         problem = limited.get("/", headers={"Accept-Language": "zh"}).get_json()
-
         assert problem["detail"] == "服务器限流异常,请稍候再试"
 
     def test_failure_is_logged_with_its_cause(self, limited: FlaskClient, caplog: pytest.LogCaptureFixture) -> None:
@@ -122,7 +121,6 @@ class TestFailingStorage:
         self, limited_app: Flask, limited: FlaskClient, registered: int | type[Exception]
     ) -> None:
         limited_app.register_error_handler(registered, lambda error: (str(error.__cause__), 503))
-
         assert "it is broken" in limited.get("/").text
 
     def test_failure_is_raised_by_a_function_outside_a_request(self, limited_app: Flask) -> None:
@@ -139,19 +137,16 @@ class TestFailingStorage:
     def test_failure_sends_no_limits_checked_signal(self, limited_app: Flask, limited: FlaskClient) -> None:
         with heard(limited_app, limits_checked) as signals:
             status = limited.get("/").status_code
-
         assert (status, signals) == (503, [])
 
     def test_answer_of_an_error_handler_is_not_cached(self, limited_app: Flask, limited: FlaskClient) -> None:
         limited_app.register_error_handler(503, lambda _: ("Please come back later.", 200))
-
         assert limited.get("/").headers["Cache-Control"] == "no-store"
 
     def test_503_is_not_cached_although_the_app_makes_every_response_public(
         self, limited_app: Flask, limited: FlaskClient
     ) -> None:
         limited_app.after_request(made_public)
-
         assert limited.get("/").headers.getlist("Cache-Control") == ["no-store"]
         assert limited.get("/free").headers.getlist("Cache-Control") == ["public, max-age=60"]
 
@@ -199,7 +194,6 @@ class TestSeveralProcessesWarning:
 
     def test_single_process_is_not_warned_of(self, app: Flask, caplog: pytest.LogCaptureFixture) -> None:
         MultiLimit(app)
-
         assert self.warnings(app, caplog, multiprocess=False) == []
 
     @pytest.mark.parametrize("count", [1, 2])
@@ -319,14 +313,12 @@ def test_policy_raise_leaves_the_error_to_the_app(make: Callable[..., Flask], st
 def test_limiter_can_have_its_own_policy(make: Callable[..., Flask], storage: RecordingStorage) -> None:
     client = make({"on_storage_error": "deny"}).test_client()
     storage.broken = True
-
     assert [client.get(path).status_code for path in ("/", "/other")] == [503, 200]
 
 
 def test_workers_divide_the_limits_in_an_outage(make: Callable[..., Flask], storage: RecordingStorage) -> None:
     client = make(WORKERS=2).test_client()
     storage.broken = True
-
     assert [client.get("/").status_code for _ in range(3)] == [200, 429, 429]
 
 

@@ -68,7 +68,6 @@ def fields_of(response: TestResponse) -> dict[str, str]:
 @pytest.mark.parametrize("module", PUBLIC)
 def test_public_names_of_a_module_are_unchanged(module: str) -> None:
     found = import_module(module)
-
     assert sorted(found.__all__) == sorted(PUBLIC[module].split())
     assert all(hasattr(found, name) for name in found.__all__)
 

@@ -141,9 +141,7 @@ def test_problem_details_have_no_retry_after_when_waiting_does_not_help(
     limited_app: Flask, client: FlaskClient
 ) -> None:
     limited_app.add_url_rule("/", "view", rate_limiter(rules="1/minute", cost=lambda: 2)(lambda: "ok"))
-
     response = client.get("/")
-
     assert response.get_json(force=True)["violations"] == [{"policy": "default-60s", "limit": 1, "window": 60}]
 
 
@@ -266,9 +264,7 @@ class TestErrorHandlers:
 
     def test_handler_can_return_the_exception(self, limited_app: Flask, limited: FlaskClient) -> None:
         limited_app.register_error_handler(429, lambda error: error)
-
         response = refusal(limited, headers={"Accept": "text/plain"})
-
         assert (response.status_code, response.content_type) == (429, TEXT)
 
     def test_handler_can_change_the_response_of_the_exception(self, limited_app: Flask, limited: FlaskClient) -> None:
@@ -464,7 +460,6 @@ def test_response_of_the_exception_is_negotiated_with_the_given_request(
     limited_app: Flask, asked: Request | None, expected: str
 ) -> None:
     response: Any = exception_of(limited_app).get_response(asked)
-
     assert (response.status_code, response.content_type) == (429, expected)
 
 
@@ -662,7 +657,6 @@ class TestOnRejected:
         self, app: Flask, storage: RecordingStorage, caplog: pytest.LogCaptureFixture, level: str
     ) -> None:
         limit(app, storage, level, on_rejected=fail)
-
         assert_default(refuse(app))
         assert "Rate limits: on_rejected failed; the client gets the default refusal" in caplog.text
 
@@ -711,12 +705,10 @@ class TestOnRejected:
         self, app: Flask, storage: RecordingStorage, answer: Any, level: str
     ) -> None:
         limit(app, storage, level, on_rejected=lambda _: answer)
-
         assert_default(refuse(app))
 
     def test_abort_is_the_response(self, app: Flask, storage: RecordingStorage) -> None:
         MultiLimit(app, storage=storage, unmatched_limits="1/minute", on_rejected=lambda _: abort(418))
-
         assert statuses(app, "/no", "/no") == [404, 418]
 
 
@@ -725,7 +717,6 @@ class TestMessages:
         self, app: Flask, storage: RecordingStorage, caplog: pytest.LogCaptureFixture
     ) -> None:
         limit(app, storage, "limiter", message=fail)
-
         assert detail(app) == "Too many requests. Please try again later."
         assert "Rate limits: message failed; the client gets the default refusal" in caplog.text
 
@@ -739,7 +730,6 @@ class TestMessages:
         self, app: Flask, storage: RecordingStorage, message: Any, level: str
     ) -> None:
         limit(app, storage, level, message=message)
-
         assert [detail(app), ask(app, headers={"Accept": "text/plain"}).text.splitlines()[0]] == [ENGLISH] * 2
 
     def test_message_of_a_limiter_overrides_the_setting(self, app: Flask, storage: RecordingStorage) -> None:

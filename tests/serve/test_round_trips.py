@@ -82,12 +82,10 @@ def test_request_sends_one_command_and_another_only_for_a_refund(
 ) -> None:
     with commands(redis_client) as seen:
         ask(app, path)
-
     assert seen == expected
 
 
 def test_options_request_answered_by_flask_sends_no_command(app: Flask, redis_client: redis.Redis) -> None:
     with commands(redis_client) as seen:
         answered = statuses(app, "/plain", "/default", method="OPTIONS")
-
     assert (answered, seen) == ([200, 200], [])

@@ -92,14 +92,12 @@ def settling_at(*settled: int) -> Callable[[], str]:
 @pytest.mark.parametrize(("cost", "expected"), [(0, 1000), (100, 900)])
 def test_view_that_does_not_settle_is_charged_the_estimate(app: Flask, cost: int, expected: int) -> None:
     get = serve(app, lambda: "ok", cost=cost, settle=True)
-
     assert (shown(get()), left(app)) == ([expected], expected)
 
 
 @pytest.mark.parametrize("units", [0, 40, 100, 340, 1500])
 def test_settle_callable_decides_the_charge_and_header_fields_show_the_rest(app: Flask, units: int) -> None:
     get = serve(app, lambda: jsonify(tokens=units), settle=lambda response: response.json["tokens"])
-
     assert shown(get()) == [left(app)] == [max(1000 - units, 0)]
 
 
@@ -123,7 +121,6 @@ def test_no_header_field_is_negative_while_a_debt_refuses(dialect: str) -> None:
 @pytest.mark.parametrize("cost", [0, lambda: 0], ids=["number", "callable"])
 def test_request_without_an_estimate_passes_while_one_unit_is_free(app: Flask, cost: Any) -> None:
     get = serve(app, lambda: "ok", cost=cost, settle=lambda _: 400)
-
     assert [shown(get()) for _ in range(3)] == [[600], [200], [0]]
     assert get().status_code == 429
 
@@ -139,7 +136,6 @@ def test_header_fields_during_a_debt_show_when_the_next_unit_is_free(app: Flask)
 
 def test_last_settle_of_a_view_counts(app: Flask) -> None:
     get = serve(app, settling_at(7, 250), settle=True)
-
     assert shown(get()) == [left(app)] == [750]
 
 
@@ -282,7 +278,6 @@ def aborted_stream() -> Response:
 
 def test_stream_passed_to_abort_is_settled_after_it_is_sent(app: Flask) -> None:
     response = serve(app, aborted_stream, settle=True)(buffered=True)
-
     assert (shown(response), left(app)) == ([900], 360)
 
 
@@ -401,7 +396,6 @@ def test_settle_with_an_invalid_number_is_an_error_in_the_view(app: Flask, units
 
 def test_settle_with_an_astronomic_number_is_bounded(app: Flask) -> None:
     get = serve(app, settling_at(10**30), settle=True)
-
     assert [get().status_code for _ in range(2)] == [200, 429]
 
 
@@ -503,7 +497,6 @@ def test_settlement_at_zero_is_a_refund_only_when_units_were_charged(
     app: Flask, events: list[Event], cost: int, outcome: str
 ) -> None:
     serve(app, lambda: "ok", cost=cost, settle=lambda _: 0)()
-
     assert [event.outcome for event in events] == ["allowed", outcome]
 
 
@@ -538,7 +531,6 @@ def test_invalid_settle_option_is_an_error(app: Flask, options: dict[str, Any], 
 
 def test_settle_callable_outside_a_request_is_an_error(app: Flask) -> None:
     service = rate_limiter(rules="5/minute", settle=lambda _: 1)(lambda: "ok")
-
     with app.app_context(), pytest.raises(ConfigurationError, match="settle needs the response of a request"):
         service()  # type: ignore[no-untyped-call]
 
@@ -634,15 +626,12 @@ def test_settle_in_a_function_without_a_settle_option_settles_its_caller(app: Fl
 
 def test_settle_in_a_function_without_a_settle_option_settles_the_view(app: Flask) -> None:
     helper = limited(settling_at(40), "helper", settle=None, rules=Concurrent(2), cost=1)
-
     response = serve(app, lambda: f"{helper()}!", settle=True)()
-
     assert (response.text, left(app)) == ("ok!", 960)
 
 
 def test_settle_does_nothing_in_an_exempt_view(app: Flask) -> None:
     get = serve(app, settling_at(40), settle=True, exempt_when=lambda: True)
-
     assert get().text == "ok"
     assert left(app) == 1000
 
@@ -728,7 +717,6 @@ def override(app: Flask, **rules: Any) -> None:
 
 def test_shadow_is_settled_unless_it_would_have_refused(app: Flask, asking: Asking) -> None:
     get = asking(shadow=True)
-
     assert [(get(units).status_code, left(app)) for units in (950, 340)] == [(200, 50)] * 2
 
 
@@ -753,7 +741,6 @@ def test_reserve_is_kept_until_a_debt_uses_it(asking: Asking) -> None:
 @pytest.mark.parametrize("rules", [lambda: TOKENS, lambda: "1000/hour"], ids=["Rule", "text"])
 def test_dynamic_rules_are_settled(asking: Asking, rules: Any) -> None:
     get = asking(rules=rules)
-
     assert [shown(get(340)) for _ in range(2)] == [[660], [320]]
 
 
@@ -770,7 +757,6 @@ def test_override_of_a_count_keeps_settled_units_and_is_settled(app: Flask, aski
 def test_override_with_another_algorithm_is_settled(app: Flask, asking: Asking, cost: int) -> None:
     get = asking(cost=cost)
     override(app, algorithm="sliding_window_counter")
-
     assert [shown(get(340)) for _ in range(2)] == [[660], [320]]
 
 
@@ -788,7 +774,6 @@ def test_override_during_a_request_does_not_move_its_settlement(app: Flask) -> N
 
 def test_request_that_waited_is_settled_once(asking: Asking) -> None:
     get = asking(rules=Rule(0.2, 10, algorithm="fixed_window"), cost=6, wait=5)
-
     assert [shown(get(8)) for _ in range(2)] == [[2], [2]]
 
 

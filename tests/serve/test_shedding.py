@@ -67,13 +67,11 @@ def test_text_and_html_say_that_the_service_is_busy(accept: str, text: str) -> N
 def test_highest_priority_gets_503_when_nothing_is_left() -> None:
     app = shedding()
     client = app.test_client()
-
     assert [client.get("/?priority=critical").status_code for _ in range(3)] == [200, 200, 503]
 
 
 def test_reserve_of_a_quota_per_client_refuses_with_429() -> None:
     response = refused(shedding(type=IP))
-
     assert (response.status_code, response.get_json()["type"]) == (429, QUOTA)
 
 

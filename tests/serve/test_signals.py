@@ -96,9 +96,7 @@ def test_signal_has_no_subject_of_a_limiter_that_does_not_apply(limited_app: Fla
 
 def test_exempt_request_sends_no_signal(limited_app: Flask, sent: list[Sent]) -> None:
     client = limit(limited_app, exempt_when=lambda: True)
-
     client.get("/")
-
     assert sent == []
 
 

@@ -694,7 +694,6 @@ def test_header_fields_and_body_describe_slots(app: Flask) -> None:
 
 def test_retry_after_of_a_busy_slot_is_no_earlier_than_that_of_a_rate(app: Flask) -> None:
     app.add_url_rule("/", "index", rate_limiter(rules="1/minute; 1 at once")(lambda: "ok"))
-
     with answer(app), answer(app) as refused:
         assert refused.headers["Retry-After"] == "60"
 

@@ -109,7 +109,6 @@ class TestOpaqueDecorators:
         self, limited_app: Flask, client: FlaskClient, storage: RecordingStorage, opaque: Decorator
     ) -> None:
         limited_app.add_url_rule("/", "endpoint", rate_limiter(rules="10/minute")(opaque(view())))
-
         assert client.get("/").text == "ok"
         assert storage.keys_asked == [["rate_limit:{endpoint}:default::sliding_window:60000"]]
 
@@ -155,7 +154,6 @@ class TestViewsThatHoldLimitedFunctions:
         self, limited_app: Flask, client: FlaskClient, storage: RecordingStorage, kind: str
     ) -> None:
         limited_app.add_url_rule("/", "view", self.holders()[kind](exempt(lambda: "done")))
-
         assert client.get("/").text == "nothing sent"
         assert storage.windows == [[3600, 10800]]
 

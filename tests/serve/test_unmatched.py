@@ -70,7 +70,6 @@ class TestUnmatchedRequests:
     ) -> None:
         MultiLimit(app, storage=storage, unmatched_limits="1/minute")
         app.url_map.add(Route("/socket", endpoint="socket", websocket=True))
-
         assert statuses(app, "/socket", "/socket") == [400, 429]
 
     def test_unmatched_options_requests_are_charged_and_can_be_banned(
@@ -180,7 +179,6 @@ class TestOptions:
     def test_options_of_a_denied_client_is_refused(self, app: Flask) -> None:
         MultiLimit(app, deny=["127.0.0.1"])
         app.add_url_rule("/", "view", view())
-
         assert self.preflights(app) == [403, 403, 403]
 
 
@@ -188,7 +186,6 @@ class TestMethods:
     def test_limiter_for_get_counts_head(self, app: Flask, storage: RecordingStorage) -> None:
         MultiLimit(app, storage=storage)
         app.add_url_rule("/", "view", rate_limiter(rules="2/minute", methods=["GET"])(view()))
-
         assert [ask(app, method=method).status_code for method in ("HEAD", "GET", "HEAD")] == [200, 200, 429]
 
     def test_methods_of_a_limited_function_are_those_of_the_request(

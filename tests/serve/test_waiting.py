@@ -52,7 +52,6 @@ def app(app: Flask, any_storage: Any, sleeper: Sleeper) -> Flask:
 class TestWaitOption:
     def test_request_sleeps_until_it_passes(self, app: Flask, sleeper: Sleeper) -> None:
         app.add_url_rule("/", "view", rate_limiter(rules="1 per 5 seconds", wait=5)(view()))
-
         assert statuses(app, "/", "/", "/") == [200, 200, 200]
         assert sleeper.slept == [5, 5]
 
@@ -66,13 +65,11 @@ class TestWaitOption:
 
     def test_request_is_refused_at_once_when_the_wait_is_too_short(self, app: Flask, sleeper: Sleeper) -> None:
         app.add_url_rule("/", "view", rate_limiter(rules="1 per 5 seconds", wait=4.9)(view()))
-
         assert statuses(app, "/", "/") == [200, 429]
         assert sleeper.slept == []
 
     def test_request_that_can_never_pass_is_refused_at_once(self, app: Flask, sleeper: Sleeper) -> None:
         app.add_url_rule("/", "view", rate_limiter(rules="1/second", wait=3600, cost=lambda: 2)(view()))
-
         assert statuses(app, "/") == [429]
         assert sleeper.slept == []
 
@@ -155,7 +152,6 @@ class TestAcquire:
         self, any_storage: Any, sleeper: Sleeper, timeout: float
     ) -> None:
         decision = sleeper.limiter(any_storage).acquire(hits_for("1/second", scope="script", cost=2), timeout=timeout)
-
         assert (decision.allowed, sleeper.slept) == (False, [])
 
     def test_acquire_tries_again_until_the_timeout(self, any_storage: Any, sleeper: Sleeper) -> None:

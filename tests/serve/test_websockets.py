@@ -89,7 +89,6 @@ def test_refused_handshake_is_a_429_response(program: Program) -> None:
 
 def test_messages_can_be_limited_by_closing_the_websocket(program: Program) -> None:
     client = connect(program, "/messages")
-
     assert [answer_to(client, text) for text in ("one", "two", "three")] == ["one", "two", None]
     assert client.close_reason == 1013
 

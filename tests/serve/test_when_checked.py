@@ -89,7 +89,6 @@ def test_shared_limits_are_charged_when_a_decorator_ends_the_request(
     limited: Callable[..., Flask], storage: RecordingStorage, decorator: Callable[..., Any], status: int
 ) -> None:
     app = limited(decorator)
-
     assert statuses(app, *"////") == [status, status, status, 429]
     assert storage.windows == [SHARED] * 4
 
@@ -99,7 +98,6 @@ def test_request_that_reaches_the_view_is_one_check(
     limited: Callable[..., Flask], storage: RecordingStorage, decorator: Callable[..., Any]
 ) -> None:
     app = limited(decorator)
-
     assert [ask(app, headers={"Authorization": "me"}).status_code for _ in range(4)] == [200, 200, 200, 429]
     assert storage.windows == [[*SHARED, OWN]] * 4
 
@@ -110,7 +108,6 @@ def test_shared_limits_are_charged_when_another_extension_replaces_the_dispatch(
 ) -> None:
     app = limited(decorator)
     app.dispatch_request = functools.partial(Flask.dispatch_request, app)  # type: ignore[method-assign]
-
     assert [status == 429 for status in statuses(app, *"////")] == [False, False, False, True]
 
 
@@ -142,9 +139,7 @@ def test_replaced_methods_of_the_app_are_bound_to_it(app: Flask, name: str) -> N
 @pytest.mark.parametrize("replaced", [functools.partial, lambda method, app: lambda: method(app)])
 def test_method_that_was_no_method_before_takes_at_least_what_it_took(app: Flask, replaced: Callable[..., Any]) -> None:
     app.dispatch_request = replaced(Flask.dispatch_request, app)  # type: ignore[method-assign]
-
     MultiLimit(app)
-
     inspect.signature(app.dispatch_request).bind()
 
 
@@ -264,7 +259,6 @@ class TestUnknownUsers:
 
     def test_request_ended_by_a_decorator_is_charged_by_default_limits(self, app: Flask) -> None:
         app.get("/", endpoint="view")(login_required(rate_limiter(rules="9/second", with_defaults=True)(view())))
-
         assert statuses(app, "/", "/", "/") == [401, 401, 429]
 
     @pytest.mark.parametrize("limited", [True, False])
@@ -365,7 +359,6 @@ class TestFailingCallables:
         self, app: Flask, any_storage: Any, what: str, fails: Callable[[], Any]
     ) -> None:
         app = self.limited(app, any_storage, what, fails)
-
         assert statuses(app, *"/////") == [500, 500, 500, 429, 429]
         assert ask(app, "/other").headers["Retry-After"] == "7200"
 
@@ -375,7 +368,6 @@ class TestFailingCallables:
         self, app: Flask, any_storage: Any, what: str, fails: Callable[[], Any]
     ) -> None:
         app = self.limited(app, any_storage, what, fails, count=4 if what == "priority" else 2)
-
         assert statuses(app, "/", "/", "/") == [500, 500, 429]
 
     @pytest.mark.parametrize("fails", IMPOSSIBLE)

@@ -32,7 +32,6 @@ def test_wrong_server_path_in_the_environment_is_an_error_that_names_it(
     monkeypatch: pytest.MonkeyPatch, wrong: str
 ) -> None:
     monkeypatch.setenv(ENVIRONMENT_VARIABLE, wrong)
-
     with pytest.raises(ServerError, match=wrong):
         find_binaries()
 

@@ -24,7 +24,6 @@ def test_exhaust_refuses_the_next_request_without_calling_the_view(app: Flask, c
 
 def test_exhaust_uses_the_units_left_by_the_tightest_rule(client: FlaskClient) -> None:
     refusal = exhaust(client, "by_ip")
-
     assert [status.remaining for status in refusal.statuses] == [0, 2]
 
 
@@ -45,7 +44,6 @@ def test_exhaust_of_a_limiter_with_a_ban_begins_no_ban(app: Flask) -> None:
 
 def test_exhaust_leaves_other_addresses_alone(app: Flask, client: FlaskClient) -> None:
     exhaust(app, "by_ip", "ip:203.0.113.7")
-
     assert client.get("/ip").status_code == 200
     assert client.get("/ip", environ_base={"REMOTE_ADDR": "203.0.113.7"}).status_code == 429
 
@@ -91,13 +89,11 @@ def test_exhaust_without_a_subject_includes_the_anonymous_user(client: FlaskClie
 @pytest.mark.parametrize("endpoint", ["bucket", "cost"])
 def test_exhaust_works_with_token_bucket_and_cost(client: FlaskClient, endpoint: str) -> None:
     exhaust(client, endpoint)
-
     assert client.get(f"/{endpoint}").status_code == 429
 
 
 def test_exhaust_of_a_shadow_refuses_no_request(client: FlaskClient) -> None:
     refusal = exhaust(client, "shadow")
-
     assert not refusal.allowed
     assert client.get("/shadow").status_code == 200
 
@@ -163,7 +159,6 @@ def test_enabled_switches_limits_on_and_off_in_a_block() -> None:
 def test_exhaust_of_an_unsuitable_endpoint_is_an_error(endpoint: str, subject: str | None, message: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         exhaust(make_app(), endpoint, subject)
-
     assert message in str(caught.value)
 
 

@@ -138,7 +138,6 @@ def limited(*limits: Any, methods: tuple[str, ...] = ("GET",), **options: Any) -
 )
 def test_each_option_becomes_a_declaration(limit: Any, declaration: str) -> None:
     app = limited(limit)
-
     assert f"    + @rate_limiter({declaration})\n" in printed(app)
     assert_printed_declarations_run(app)
 
@@ -196,7 +195,6 @@ def test_per_method_becomes_one_limiter_for_each_method(
     methods: tuple[str, ...], given: list[str] | None, expected: str
 ) -> None:
     app = limited(lambda it: it.limit("3/minute", per_method=True, methods=given), methods=methods)
-
     assert re.findall(r'rules="3/minute", methods=\["(\w+)"\]\)', printed(app)) == expected.split()
     assert_printed_declarations_run(app)
 
@@ -218,7 +216,6 @@ def test_limits_per_method_of_a_blueprint_and_of_all_views_name_the_methods_of_t
 
 def test_second_limit_of_the_same_window_gets_a_scope() -> None:
     app = limited(lambda it: it.limit("3/minute"), lambda it: it.limit("5/minute", deduct_when=failed))
-
     assert '+ @rate_limiter(type=IP, rules="5/minute", charge_when=failed, scope="search.1")' in printed(app)
     assert_printed_declarations_run(app)
 
@@ -318,7 +315,6 @@ def test_every_limiter_of_the_app_is_printed() -> None:
 
 def test_lambda_is_identified_by_file_and_line() -> None:
     app = limited(lambda it: it.limit(lambda: "3/minute"), lambda it: it.limit(lambda: "5/hour"))
-
     assert re.findall(r"(RULES\w*) is <lambda> at .*test_migrate.py:\d+", printed(app)) == ["RULES", "RULES_2"]
 
 
@@ -329,7 +325,6 @@ def test_lambda_is_identified_by_file_and_line() -> None:
 )
 def test_meta_limits_that_are_not_one_ban_get_a_note(metas: list[str | Callable[[], str]]) -> None:
     text = printed(limited(lambda it: it.limit("3/minute", meta_limits=metas)))
-
     assert "meta limits become a ban: one for each limiter, not from a callable" in text
 
 

@@ -236,7 +236,6 @@ def test_names_of_places_that_clients_invent_are_not_all_remembered(
 def test_key_of_a_thousand_characters_is_limited(app: Flask) -> None:
     limiter = Limiter(lambda: "x" * 1000, app=app)
     app.get("/")(limiter.limit("1/hour")(named("v13")))
-
     assert codes(app, 2) == [200, 429]
 
 
@@ -662,7 +661,6 @@ def test_limits_command_lists_bridge_limits_of_view_classes(app: Flask) -> None:
 def test_limits_command_lists_routes_without_a_view(app: Flask) -> None:
     Limiter(get_remote_address, app=app, default_limits=["9/hour"])
     app.add_url_rule("/elsewhere", endpoint="elsewhere", build_only=True)
-
     assert listed(app, "elsewhere") == [("9/hour", "Flask-Limiter: default limit", "")]
 
 
@@ -732,7 +730,6 @@ def meta_limited(app: Flask) -> Flask:
 def test_overrides_change_meta_limits(meta_limited: Flask, override: dict[str, Any], seen: list[int]) -> None:
     with meta_limited.app_context():
         meta_limited.extensions["multilimit"].control.override(**override, lasting=True, force=True)
-
     assert codes(meta_limited, 3) + codes(meta_limited, 1, "/free") == seen
 
 

@@ -100,9 +100,7 @@ INTERNAL = {"finalized"}
 
 def test_every_parameter_of_flask_limiter_has_a_behaviour() -> None:
     text = text_of_behaviours()
-
     missing = {name for name in parameters_of_theirs() if not re.search(rf"\b{name}(?:=|\": )", text)}
-
     assert missing == POSITIONAL | INTERNAL
 
 

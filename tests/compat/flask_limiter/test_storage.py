@@ -49,14 +49,12 @@ def test_unsupported_storage_is_an_error_with_a_remedy_and_no_secret(scheme: str
 
 def test_storage_options_configure_the_client() -> None:
     client = storage_from("redis://host:6379/1", {"socket_timeout": 7, "key_prefix": "x", "wrap_exceptions": True})
-
     given = client.connection_pool.connection_kwargs
     assert (given["host"], given["db"], given["socket_timeout"]) == ("host", 1, 7)
 
 
 def test_given_connection_pool_is_used() -> None:
     pool = redis.ConnectionPool.from_url("redis://host:6379")
-
     assert storage_from("redis://ignored", {"connection_pool": pool}).connection_pool is pool
 
 

@@ -47,6 +47,5 @@ def test_cost_below_zero_is_an_error_where_it_is_declared() -> None:
 
 def test_methods_of_a_limit_must_be_text() -> None:
     methods: Any = [5]
-
     with pytest.raises(ConfigurationError, match="methods=5: give text"):
         Limiter(key).limit("5/minute", methods=methods)

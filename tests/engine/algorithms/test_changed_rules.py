@@ -84,7 +84,6 @@ def test_backlog_counts_against_a_lowered_burst_also_if_it_exceeds_it(bench: Ben
 @pytest.mark.parametrize("algorithm", [*BUCKETS, "gcra"])
 def test_one_key_under_two_bursts_admits_no_more_than_the_larger_one(bench: Bench, algorithm: str) -> None:
     rules = hits(bucket(algorithm, burst=10)), hits(bucket(algorithm, burst=3))
-
     assert sum(bench.limiter.check(rule).allowed for _ in range(30) for rule in rules) == 10
 
 
@@ -101,7 +100,6 @@ def test_a_changed_max_delay_applies_at_once(bench: Bench) -> None:
 
 def test_leaky_bucket_keeps_its_level_when_it_becomes_a_queue(bench: Bench) -> None:
     exhaust(bench.limiter, hits(bucket("leaky_bucket", count=10, burst=4)))
-
     assert bench.limiter.check(hits(bucket("leaky_bucket", count=10, max_delay=9))).delay == 4
 
 

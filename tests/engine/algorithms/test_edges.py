@@ -65,7 +65,6 @@ def test_queues_of_extreme_windows_and_delays_are_exact(bench: Bench, rule: Rule
 @pytest.mark.parametrize(("count", "max_delay"), [(10**9, 9.001), (10**9, LONGEST), (26_000, LONGEST)])
 def test_a_queue_too_long_for_exact_arithmetic_is_an_error(count: int, max_delay: float) -> None:
     time = 1 if count == 10**9 else 0.001
-
     with pytest.raises(ConfigurationError, match=r"units wait, and a queue holds at most 10000000000; shorten it"):
         Rule(time, count, algorithm="leaky_bucket", max_delay=max_delay)
 

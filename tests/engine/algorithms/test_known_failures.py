@@ -59,7 +59,6 @@ def test_worst_case_of_any_traffic_in_a_window_is_as_documented(
     script: Any, algorithm: str, count: int, burst: int | None, most: int
 ) -> None:
     more = {} if burst is None else {"burst": burst}
-
     assert script.worst_case(algorithm, window=24, count=count, **more) == most
 
 
@@ -79,7 +78,6 @@ def test_sliding_window_counter_admits_its_surplus_gradually_after_a_burst(
 ) -> None:
     """At most ``most`` units pass in any part of that ``share`` of a window, after a burst at the edge of windows."""
     admitted = attack(script, bench, "sliding_window_counter")
-
     assert script.most_in_a_window(admitted, max(round(share * microseconds(WINDOW)), 2)) == pytest.approx(most, abs=1)
 
 
@@ -94,12 +92,10 @@ def test_admitted_share_of_evenly_spaced_requests_is_as_documented(
     script: Any, algorithm: str, load: float, most: int, share: float
 ) -> None:
     result = script.drive(algorithm, script.Traffic(load, even=True))
-
     assert (result.most, result.share) == (most, share)
 
 
 @pytest.mark.parametrize(("algorithm", "most"), [("sliding_window", 100), ("sliding_window_counter", 113)])
 def test_most_random_requests_admitted_in_a_window_are_as_documented(script: Any, algorithm: str, most: int) -> None:
     worst = max(script.drive(algorithm, script.Traffic(load, even=False)).most for load in (0.9, 1, 1.1, 2))
-
     assert worst == most

@@ -54,7 +54,6 @@ def test_parameter_is_accepted_by_its_algorithms_only(algorithm: str, parameter:
 def test_parameters_that_contradict_each_other_are_an_error_with_its_reason(rule: str, message: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         eval(rule, {"Rule": Rule})
-
     assert str(caught.value) == f"{rule}: {message}"
 
 
@@ -70,7 +69,6 @@ def test_parameters_that_contradict_each_other_are_an_error_with_its_reason(rule
 )
 def test_rule_with_a_lease_counts_units_longer_in_the_same_key(time: float, algorithm: str, longer: float) -> None:
     rule, plain = Rule(time, 100, algorithm=algorithm, lease=10), Rule(time, 100, algorithm=algorithm)
-
     assert rule.quota.window - plain.quota.window == round(longer * 1_000_000) == rule.lease_ms * 1000
     assert rule.window_ms == plain.window_ms
 

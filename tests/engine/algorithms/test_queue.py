@@ -34,7 +34,6 @@ def test_check_of_cost_0_is_neither_delayed_nor_refused_by_a_full_queue(bench: B
 def test_the_delay_of_several_queues_is_the_longest(bench: Bench) -> None:
     slow = hits(Rule(1, 1, algorithm="leaky_bucket", max_delay=9), subject="bo")
     bench.limiter.check(hits(EVERY_HALF_SECOND) + slow)
-
     assert bench.limiter.check(hits(EVERY_HALF_SECOND) + slow).delay == 1
 
 
@@ -50,9 +49,7 @@ def test_check_refused_by_another_rule_takes_no_place_in_the_queue(bench: Bench)
 
 def test_refund_shortens_the_queue_for_the_next_request(bench: Bench) -> None:
     decisions = [bench.limiter.check(hits(EVERY_HALF_SECOND)) for _ in range(3)]
-
     bench.limiter.refund(decisions[1])
-
     assert bench.limiter.check(hits(EVERY_HALF_SECOND)).delay == decisions[2].delay
 
 

@@ -38,7 +38,6 @@ def client(redis_client: redis.Redis) -> Iterator[redis.Redis]:
 def test_script_contains_only_the_algorithms_of_its_plan(driver: str) -> None:
     for names in SUBSETS:
         text = scripts.script(driver, names).text
-
         assert {name for name in ALGORITHMS if f"algorithms.{name} = " in text} == names
 
 

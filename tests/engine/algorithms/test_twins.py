@@ -330,5 +330,4 @@ def test_python_and_lua_of_bans_give_the_same_replies_when_bans_and_clock_change
     redis_client: redis.Redis, compile_after: float, game: Game, ban: Ban, changed: Ban
 ) -> None:
     other = Ban(changed.after, ban.within, changed.time, changed.factor, changed.most)  # of the same key
-
     game.play(redis_client, compile_after, bans=(ban, other))

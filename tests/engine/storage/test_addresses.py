@@ -35,7 +35,6 @@ SECRET = "hunter2"
 def test_malformed_uri_is_an_error_that_shows_the_uri(uri: str) -> None:
     with pytest.raises(ConfigurationError, match="storage URI") as caught:
         storage_from_uri(uri)
-
     assert uri.partition("?")[0] in str(caught.value)
 
 
@@ -107,13 +106,11 @@ def test_error_of_a_wrong_storage_argument_names_its_type_and_hides_its_value(
 ) -> None:
     with pytest.raises(ConfigurationError, match=type(given).__name__) as caught:
         refuses(given)
-
     assert SECRET not in str(caught.value)
 
 
 def test_text_of_settings_hides_the_password_of_the_storage() -> None:
     settings = Settings.from_config({"MULTILIMIT_STORAGE_URI": f"redis://me:{SECRET}@localhost"})
-
     assert SECRET not in f"{settings} {settings!r}"
 
 
@@ -162,7 +159,6 @@ def test_text_of_settings_hides_the_password_of_the_storage() -> None:
 def test_error_names_the_wrong_part_of_a_uri_and_its_remedy(uri: str, message: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         storage_from_uri(uri)
-
     assert str(caught.value).endswith(message)
 
 

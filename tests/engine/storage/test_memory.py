@@ -187,7 +187,6 @@ def flood(limiter: Limiter, rules: Rules, clock: Clock, *, many: int = FLOOD, st
 @each_algorithm
 def test_flood_of_subjects_fills_memory_only_up_to_its_bound(full: Limiter, clock: Clock, algorithm: str) -> None:
     flood(full, [rule(algorithm, 60, 5), rule(algorithm, 3600, 50)], clock)
-
     assert kept(full) <= FEW
 
 

@@ -38,20 +38,17 @@ def module_of_page(name: str) -> Any:
 
 def test_own_storage_on_the_page_has_fewer_than_60_lines() -> None:
     lines = [line for line in FILES["sqlite_storage.py"].splitlines() if line.strip()]
-
     assert len(lines) < 60
 
 
 def test_app_on_the_page_enforces_its_limit_with_the_own_storage() -> None:
     client = module_of_page("app").app.test_client()
-
     assert [client.get("/").status_code for _ in range(3)] == [200, 200, 429]
 
 
 def test_own_storage_can_be_opened_by_its_uri_scheme(tmp_path: Path) -> None:
     module_of_page("schemes")
     limiter = Limiter(storage_from_uri(f"sqlite://{tmp_path}/quotas.db"))
-
     assert [limiter.check(hits_for("1/minute", scope="x")).allowed for _ in range(2)] == [True, False]
 
 
@@ -109,7 +106,6 @@ def test_locked_database_is_a_storage_error_without_a_reply(tmp_path: Path) -> N
 )
 def test_command_says_that_an_own_storage_cannot_list_keys_or_keep_changes(command: str, told: str) -> None:
     run = module_of_page("app").app.test_cli_runner().invoke(args=["multilimit", *command.split()])
-
     assert run.exit_code == 1
     assert told in run.output
 

@@ -90,7 +90,6 @@ def test_lifted_ban_ends_and_a_new_one_counts_once(send: Sender, reader: Traffic
 def test_two_bans_of_one_key_count_as_one(send: Sender, reader: TrafficReader, keeper: Keeper) -> None:
     for later in (0, 5):
         send(begun(keeper.now + later + 600, key="a", began=keeper.now + later))
-
     assert reader.bans().in_force() == {("login", "ip-ban"): 1}
 
 
@@ -118,7 +117,6 @@ def test_bans_that_end_first_are_forgotten_beyond_the_maximum(
 
 def test_bans_accept_names_of_any_text(send: Sender, reader: TrafficReader, keeper: Keeper) -> None:
     send(begun(keeper.now + 60, endpoint="grüße\n{}", rule="a b"))
-
     assert reader.bans().in_force() == {("grüße {}", "a b"): 1}
 
 
@@ -174,7 +172,6 @@ class TestWatch:
 
     def test_gauge_of_bans_asks_nothing_at_exit(self, watch: TrafficWatch, keeper: Keeper) -> None:
         keeper.tallies = raising(AssertionError("asked"))  # type: ignore[assignment,method-assign]
-
         assert watch.look(ending=True) is False
 
 

@@ -79,14 +79,12 @@ def test_events_waiting_to_be_summed_are_bounded(counter: Counter, event: Limiti
 def test_subjects_are_counted_by_refusing_rule(counter: Counter, event: Limiting) -> None:
     for subject in ("x", "x", "x", "y", "y"):
         count(counter, event("a", subject=subject))
-
     assert counter.take().refused == {Refused("a", "ip-3600s", "ip", "x"): 2, Refused("a", "ip-3600s", "ip", "y"): 1}
 
 
 def test_shadow_limit_counts_no_refused_subjects(counter: Counter, event: Limiting) -> None:
     for _ in range(3):
         count(counter, event("a", shadow=True))
-
     assert counter.take().refused == {}
 
 

@@ -50,7 +50,6 @@ def test_tasks_run_as_long_again_after_the_next_start(background: EverySecond) -
 
 def test_no_thread_runs_without_tasks(background: EverySecond) -> None:
     background.start()
-
     assert not background.beat.running
 
 

@@ -156,6 +156,5 @@ def test_subjects_are_hashed_with_a_key() -> None:
 
 def test_subjects_of_invalid_unicode_are_escaped() -> None:
     counts = Counts({}, {}, {Refused("view", "ip-60s", "tenant", "a\ud800b"): 1})
-
     assert next(iter(as_stored(counts, "plain", b"").refused)).subject == "a\\ud800b"
     assert len(next(iter(as_stored(counts, "hashed", b"k").refused)).subject) == 16

@@ -41,7 +41,6 @@ def test_heaviest_keeps_no_more_than_twice_its_capacity(keys: list[int], capacit
 
 def test_top_returns_the_largest_amounts() -> None:
     heaviest = heaviest_of([1, 2, 2, 3, 3, 3], 10)
-
     assert heaviest.top(2) == {3: 3, 2: 2}
 
 

@@ -149,7 +149,6 @@ def test_refusals_are_logged_unless_switched_off_even_when_storage_keeps_none(
 )
 def test_wrong_traffic_setting_is_an_error(app: Flask, settings: dict[str, Any], what: str) -> None:
     app.config.update({f"MULTILIMIT_{name}": value for name, value in settings.items()})
-
     with pytest.raises(ConfigurationError, match=what):
         MultiLimit(app)
 

@@ -97,7 +97,6 @@ def test_line_names_bans_denials_and_unanswered_requests() -> None:
 
 def test_line_names_the_rules_that_refuse_most() -> None:
     counts = Counts({}, {RuleCount("search", f"rule-{n}", "refuses"): n for n in range(1, 9)})
-
     assert line_of(counts, 60, subjects=False).endswith("search by rule-5 5, search by rule-4 4, and 3 more")
 
 

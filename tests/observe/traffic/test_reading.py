@@ -36,7 +36,6 @@ def test_counts_are_read_as_they_were_stored(reader: TrafficReader, send: Sender
 
 def test_tab_in_a_name_is_read_as_a_blank(reader: TrafficReader, send: Sender) -> None:
     send(Counts({Check("a\tb", "allowed", "storage"): 5}))
-
     assert reader.read(60).total.checks == {Check("a b", "allowed", "storage"): 5}
 
 
@@ -113,7 +112,6 @@ def test_series_are_zero_without_traffic(reader: TrafficReader) -> None:
 @pytest.mark.parametrize(("asked", "slices"), [(0, 1), (10, 1), (11, 2), (3600, 360), (10**6, 360)])
 def test_at_most_an_hour_is_read(reader: TrafficReader, keeper: Keeper, asked: float, slices: int) -> None:
     keeper.now = 1_700_000_009.0
-
     assert len(reader.read(asked).slices) == slices
 
 

@@ -240,7 +240,6 @@ def test_check_charges_nothing(on_server: Command, shop: FlaskClient) -> None:
 
 def test_check_names_limits_whose_subject_is_not_given(on_server: Command) -> None:
     run = on_server("check", "api.search", "--ip", "203.0.113.7")
-
     assert "would pass, as far as checked" in run.out
     assert "user (--user), user+ip (--user and\n--ip), api_key (--subject api_key:...)." in run.out
 
@@ -265,9 +264,7 @@ def test_check_finds_quotas_of_custom_and_combined_types(on_server: Command, sho
 
 def test_check_finds_quota_of_anonymous_users(on_server: Command, shop: FlaskClient) -> None:
     call(shop, "/api/items")
-
     answer = on_server("check", "api.items", "--subject", "anonymous:203.0.113.7", "--json").json["requests"][0]
-
     assert {rule["name"]: rule["remaining"] for rule in answer["rules"]}["user-3600s"] == 9
 
 
@@ -312,7 +309,6 @@ class TestLimitOfOneMethod:
 
     def test_method_that_the_view_does_not_take_is_an_error(self, on_server: Command) -> None:
         run = on_server("check", "login", "--method", "PUT")
-
         assert run.code == 1
         assert '"login" does not take PUT; its routes take GET, HEAD, OPTIONS, POST' in run.err
 

@@ -86,14 +86,12 @@ def test_set_without_a_rule_name_is_an_error_that_shows_both_commands(
     on_server: Command, given: tuple[str, ...], commands: tuple[str, ...]
 ) -> None:
     run = on_server("set", "update", *given, "--for", "2h", "--yes")
-
     told = run.err_on_one_line
     assert (run.code, [each in told for each in commands]) == (2, [True, True]), run.err
 
 
 def test_set_without_a_change_is_an_error_that_lists_the_options(on_server: Command) -> None:
     run = on_server("set", "update", "ip-20s", "--for", "2h", "--yes")
-
     assert (run.code, "nothing given; give one of rules, times" in run.err_on_one_line) == (1, True), run.err
 
 
@@ -188,7 +186,6 @@ def test_denying_everyone_asks_twice_and_scripts_need_force(on_server: Command) 
 def test_entries_command_lists_more_changes_than_a_page(on_server: Command, shop: FlaskClient) -> None:
     for number in range(ROWS + 1):
         gate_of(shop.application).applier.control.deny(f"203.0.113.{number}", lasting=True)
-
     assert len(on_server("entries", "--json").json["entries"]) == ROWS + 1
 
 
@@ -199,7 +196,6 @@ def test_change_that_concerns_few_clients_asks_once(on_server: Command) -> None:
 @pytest.mark.parametrize("command", ["entries", "history"])
 def test_list_that_the_storage_does_not_give_is_an_error(command: str) -> None:
     run = Command(SHOP, "redis://127.0.0.1:1")(command)
-
     assert (run.code, run.out) == (1, "")
     assert "Connection refused" in run.err_on_one_line
 
@@ -231,7 +227,6 @@ def test_invalid_change_is_an_error_and_stores_nothing(on_server: Command, comma
 
 def test_change_on_memory_storage_is_an_error(on_memory: Command) -> None:
     run = on_memory("ban", "203.0.113.9", "--for", "1h", "--yes")
-
     assert run.code == 1
     assert "is separate in each process" in run.err_on_one_line
 
@@ -316,7 +311,6 @@ class TestExportAndImport:
 
     def test_export_to_a_file_that_cannot_be_looked_at_is_an_error(self, on_server: Command, file: Path) -> None:
         run = on_server("entries", "--export", str(file.with_name("x" * 300)))
-
         assert (run.code, "File name too long" in run.err_on_one_line) == (1, True)
         assert "Traceback" not in run.err
 
@@ -369,9 +363,7 @@ class TestExportAndImport:
         self, on_server: Command, file: Path, content: str
     ) -> None:
         file.write_text(content)
-
         assert on_server("entries", "--import", str(file)).code == 1
-
         assert on_server("entries", "--json").json["entries"] == []
 
 
@@ -504,5 +496,4 @@ def test_output_that_cannot_be_written_is_an_error_of_one_line(on_server: Comman
 
 def test_output_that_nobody_reads_any_more_is_no_error(on_server: Command) -> None:
     on_server(*BAN)
-
     assert on_server("entries", out=Unwritable(errno.EPIPE)).err == ""

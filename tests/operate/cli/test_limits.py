@@ -78,7 +78,6 @@ WITHOUT LIMITS: 2 endpoints
 
 def test_limits_command_lists_every_endpoint_with_and_without_limits(on_memory: Command) -> None:
     run = on_memory("limits")
-
     assert run.code == 0
     assert run.out == SCREEN
 
@@ -100,7 +99,6 @@ def test_limits_json_has_unmatched_requests_apart_and_marks_exempt_endpoints(on_
 
 def test_limits_json_shows_the_numbers_of_a_ban(on_memory: Command) -> None:
     (endpoint,) = on_memory("limits", "--json", "--endpoint", "secret").json["endpoints"]
-
     assert endpoint["limits"][-1]["ban"] == {"after": 2, "within": 600, "time": 3600, "factor": 2, "most": 86_400}
 
 
@@ -164,7 +162,6 @@ def test_limit_in_json_has_exactly_these_fields(on_memory: Command) -> None:
 )
 def test_limits_can_be_filtered(on_memory: Command, arguments: list[str], expected: list[str]) -> None:
     listed = on_memory("limits", *arguments, "--json").json
-
     assert [endpoint["endpoint"] for endpoint in listed["endpoints"]] == expected
     assert listed["unmatched"] == []
 

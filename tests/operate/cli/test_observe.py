@@ -43,7 +43,6 @@ def some_traffic(on_server: Command, redis_client: redis.Redis) -> None:
 @pytest.mark.usefixtures("some_traffic")
 def test_top_once_prints_one_screen(on_server: Command) -> None:
     out = on_server("top", "--once").out
-
     assert "(75.0%)" in out
     assert "30       203.0.113.7  ip-60s  search" in out
 
@@ -72,7 +71,6 @@ def test_top_is_an_error_when_traffic_is_switched_off(on_server: Command) -> Non
 
 def test_top_is_an_error_without_a_server(tmp_path: Path) -> None:
     run = Command(SHOP, f"unix://{tmp_path}/none")("top", "--once")
-
     assert run.code == 1
     assert "gave no answer" in run.err
 
@@ -105,16 +103,13 @@ def test_config_command_shows_the_source_of_each_setting(on_server: Command) -> 
 
 def test_config_command_hides_passwords() -> None:
     run = Command(SHOP, "redis://user:s3cret@localhost:1/0")("config")
-
     assert "s3cret" not in run.out
     assert "redis://" in run.out
 
 
 def test_config_command_shows_a_given_storage_in_place_of_its_uri_alone(app: Flask) -> None:
     MultiLimit(app, storage=MemoryStorage())
-
     told = app.test_cli_runner().invoke(args=["multilimit", "config"]).output.splitlines()
-
     assert [line.split()[0] for line in told if "MemoryStorage" in line] == ["MULTILIMIT_STORAGE_URI"]
 
 
@@ -150,7 +145,5 @@ def test_grafana_command_prints_a_dashboard_of_the_limited_endpoints(on_server: 
 
 def test_schema_command_prints_json_schema_of_a_limits_file(app: Flask) -> None:
     MultiLimit(app)
-
     result = app.test_cli_runner().invoke(args=["multilimit", "schema"])
-
     assert (result.exit_code, json.loads(result.output)) == (0, json_schema())

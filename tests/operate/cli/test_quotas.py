@@ -81,9 +81,7 @@ class TestResetInTheHistory:
 
     def test_author_is_the_system_user_by_default(self, on_server: Command, shop: FlaskClient) -> None:
         shop.get("/api/items", headers={"X-User": "ann"})
-
         on_server("reset", "api.items", "--user", "ann", "--yes")
-
         assert self.history(on_server) == [("reset", "user:ann at api.items", user_name(), "")]
 
     @pytest.mark.parametrize("arguments", [("--dry-run",), ("--yes",)], ids=["dry run", "nothing used"])
@@ -111,9 +109,7 @@ class TestResetInTheHistory:
 
     def test_invalid_unicode_of_a_subject_is_escaped(self, on_server: Command, shop: FlaskClient) -> None:
         assert shop.get("/api/items", environ_overrides={"HTTP_X_USER": "\udc80"}).status_code == 200
-
         on_server("reset", "api.items", "--user", "\udc80", "--yes")
-
         assert self.history(on_server) == [("reset", "user:\\udc80 at api.items", user_name(), "")]
 
     def test_history_is_not_written_when_control_is_switched_off(self, on_server: Command, shop: FlaskClient) -> None:
@@ -257,7 +253,6 @@ def test_keys_command_takes_a_limit_and_another_prefix(on_server: Command, shop:
 
 def test_keys_command_refuses_a_prefix_of_invalid_unicode(on_server: Command) -> None:
     run = on_server("keys", "--prefix", "\udc80")
-
     assert run.code == 2
     assert run.err.splitlines()[-1] == "Error: Invalid value for '--prefix': '\\udc80' is not valid Unicode"
 

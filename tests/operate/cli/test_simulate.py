@@ -310,7 +310,6 @@ def test_suggest_prints_json(on_memory: Command, log: Path) -> None:
 )
 def test_suggest_declares_the_given_type(on_memory: Command, log: Path, type_: str, declared: str) -> None:
     run = on_memory("suggest", str(log), "--type", type_, "--subject", "agent=User-Agent", columns=140)
-
     assert (run.code, f"rate_limiter({declared}, rules=[Rule(time=60, count=" in run.out) == (0, True), run.err
 
 
@@ -339,7 +338,6 @@ def test_suggest_declares_the_given_type(on_memory: Command, log: Path, type_: s
 )
 def test_wrong_option_is_an_error_with_a_remedy(on_memory: Command, log: Path, command: str, message: str) -> None:
     run = on_memory(*(str(log) if word == "LOG" else word for word in command.split()))
-
     assert run.code != 0
     assert message in run.err
 

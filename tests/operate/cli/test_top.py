@@ -86,14 +86,12 @@ def lines(columns: int, rows: int = 40, *slots: SlotsInUse, **changed: Any) -> l
 @pytest.mark.parametrize("rows", [5, 12, 24, 60])
 def test_screen_fits_any_terminal_size(columns: int, rows: int) -> None:
     shown = [line for line in lines(columns, rows) if "\x1b" not in line]
-
     assert len(shown) <= rows
     assert max(map(len, shown)) <= columns
 
 
 def test_narrow_screen_shows_refused_clients() -> None:
     shown = [line for line in lines(44) if "203.0" in line]
-
     assert shown == [f"100     203.0.113.7   ip-60s  search  {SINCE[:5]}…"]
 
 
@@ -110,13 +108,11 @@ def test_wide_screen_shows_totals_storage_rates_and_subjects() -> None:
 
 def test_rate_of_rare_refusals_is_not_shown_as_zero() -> None:
     rare = EndpointTraffic("login", amounts(refused=0.003), series())
-
     assert ["login", "<0.01", "0"] in [line.split() for line in lines(90, endpoints=(rare,), totals=amounts())]
 
 
 def test_rows_that_do_not_fit_are_counted() -> None:
     many = tuple(EndpointTraffic(f"view{number}", amounts(passed=1.0), series()) for number in range(30))
-
     assert "+24 more" in lines(80, 30, endpoints=many)
     assert "+324 more" in lines(80, 30, endpoints=many, paging=Paging(1, 14, 300 + len(many)))
 
@@ -141,7 +137,6 @@ def test_slots_in_use_are_shown_in_a_table() -> None:
 
 def test_storage_that_is_down_is_shown_with_its_error() -> None:
     away = replace(STORAGE, state="failed", error="timed out", milliseconds=None)
-
     assert "storage down: timed out" in "\n".join(lines(80, storage=away))
 
 

@@ -11,9 +11,7 @@ from operate.cli.conftest import Command, call
 @pytest.mark.parametrize("address", ["203.0.113.7:50001", "[::ffff:203.0.113.7]:50001", "::ffff:203.0.113.7"])
 def test_check_accepts_an_address_with_a_port(on_server: Command, shop: FlaskClient, address: str) -> None:
     assert call(shop, "/update", 3) == [200, 200, 200]
-
     (answer,) = on_server("check", "update", "--ip", address, "--json").json["requests"]
-
     assert [rule["remaining"] for rule in answer["rules"]][1] == 0
 
 
@@ -71,6 +69,5 @@ def test_wrong_or_missing_arguments_of_check_and_reset_are_errors(
 )
 def test_command_is_an_error_when_storage_is_memory_of_other_processes(on_memory: Command, command: str) -> None:
     run = on_memory(*command.split())
-
     assert (run.code, run.out) == (1, "")
     assert "MULTILIMIT_STORAGE_URI=memory:// keeps quotas in the memory of each worker process" in run.err

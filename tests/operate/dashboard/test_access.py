@@ -23,7 +23,6 @@ from .test_changes import RULE, confirm
 def test_authorized_visitors_see_the_page_with_their_name(app: Flask) -> None:
     for name in ("ada", "bob"):
         answer = browser_of(name, app).get(ROOT)
-
         assert (answer.status_code, f">{name}<" in answer.text) == (200, True)
 
 
@@ -31,14 +30,12 @@ def test_authorized_visitors_see_the_page_with_their_name(app: Flask) -> None:
 @pytest.mark.parametrize("body", ["", "{", '{"error": "who are you?"}'])
 def test_authorize_may_answer_with_any_json(method: str, body: str) -> None:
     app = made(dashboard={"authorize": lambda: abort(Response(body, 401, mimetype="application/json"))})
-
     assert app.test_client().open(ROOT, method=method).status_code == 401
 
 
 @pytest.mark.parametrize("returned", [True, 7, b"ada", "x" * 201])
 def test_authorize_that_returns_no_name_is_an_error(returned: Any) -> None:
     app = made(dashboard={"authorize": lambda: returned}, PROPAGATE_EXCEPTIONS=True)
-
     with pytest.raises(ConfigurationError, match="authorize returned"):
         app.test_client().get(ROOT)
 
@@ -73,14 +70,12 @@ def test_debug_mode_without_authorize_admits_this_machine_with_a_banner(host: st
 def test_debug_mode_without_authorize_refuses_other_machines(asking: dict[str, str]) -> None:
     """Without the test client: that of older werkzeug releases refuses malformed hosts."""
     _, status, _ = run_wsgi_app(debugged(), {**create_environ(ROOT), "REMOTE_ADDR": "127.0.0.1", **asking})
-
     assert status.startswith("403")
 
 
 def test_dashboard_without_authorize_is_closed_when_debug_mode_ends() -> None:
     app = debugged()
     app.debug = False
-
     assert app.test_client().get(ROOT).status_code == 403
 
 
@@ -253,7 +248,6 @@ def test_anonymous_visits_are_throttled_without_locking_out_operators(basic_auth
 @pytest.mark.parametrize("answer", [401, Response(status=401), redirect("/login")], ids=str)
 def test_visitors_without_credentials_always_get_the_login_answer(answer: Any) -> None:
     stranger = made(dashboard={"authorize": lambda: abort(answer)}).test_client()
-
     assert {stranger.get(ROOT).status_code for _ in range(12)} == {getattr(answer, "status_code", answer)}
 
 
@@ -337,7 +331,6 @@ def test_known_browser_works_while_others_guess_from_its_address(basic_auth_app:
 def test_guesses_with_a_browser_cookie_are_throttled(basic_auth_app: Flask) -> None:
     ada = browser_of("ada", basic_auth_app)
     ada.get(ROOT)
-
     assert [ada.get(ROOT, auth=("ada", "wrong")).status_code for _ in range(12)] == [401] * 10 + [429] * 2
 
 
@@ -353,7 +346,6 @@ def test_guesses_with_new_cookies_are_throttled_together(basic_auth_app: Flask) 
 @pytest.mark.parametrize("setting", ["deny", "raise"])
 def test_dashboard_answers_while_storage_is_away_and_requests_to_the_app_are_denied(setting: str) -> None:
     app = made("redis://127.0.0.1:1", MULTILIMIT_ON_STORAGE_ERROR=setting)
-
     assert browser_of("ada", app).get(f"{ROOT}limits").status_code == 200
 
 
@@ -387,7 +379,6 @@ def test_refusal_page_shows_its_language_and_nothing_about_the_app(path: str, pr
 @pytest.mark.parametrize("page", ["api/", "api/now", "api/openapi.json"])
 def test_api_below_a_prefix_refuses_in_json(page: str) -> None:
     answer = made().test_client().get(ROOT + page, environ_overrides={"SCRIPT_NAME": "/shop"})
-
     assert (answer.status_code, answer.get_json()) == (403, {"error": "You may not see this page."})
 
 

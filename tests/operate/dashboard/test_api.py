@@ -83,7 +83,6 @@ def test_api_document_is_valid_openapi(document: dict[str, Any]) -> None:
 
 def test_api_index_links_every_operation(busy: FlaskClient) -> None:
     addresses = busy.get(API).get_json()
-
     assert len(addresses) == len(ASKED) + 1
     assert {busy.get(address).status_code for address in addresses.values()} == {200}
 

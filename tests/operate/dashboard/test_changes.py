@@ -450,7 +450,6 @@ def test_form_cookie_is_set_by_a_response_class_of_the_app_that_takes_options_by
 def test_get_requests_change_nothing(app: Flask, ada: FlaskClient) -> None:
     assert ada.get(f"{ROOT}undo").status_code == 405
     ada.get(CHANGE, query_string={**RULE, "force": "1", "token": _token(ada)})
-
     assert entries_of(app) == []
 
 

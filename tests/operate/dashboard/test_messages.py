@@ -117,7 +117,6 @@ def test_every_text_of_a_template_is_translated(template: Path) -> None:
 
 def test_every_sentence_in_a_constant_is_translated() -> None:
     written = set(sentences_in_constants())
-
     assert impact.MORE_PASS in written
     assert sorted(written - set(CHINESE)) == []
 
@@ -146,13 +145,11 @@ def test_translations_have_the_same_placeholders_and_are_compiled(catalogue: Pat
 def test_chinese_texts_have_chinese_punctuation(catalogue: Path) -> None:
     """It is as wide as a character. Text that a visitor types keeps its own punctuation."""
     ours = [chinese.replace("类型名:对象", "") for chinese in texts(catalogue).values()]
-
     assert [text for text in ours if re.search(r"[\u4e00-\u9fff”][,:;?!(]|[,:;?!)][\u4e00-\u9fff“]", text)] == []
 
 
 def test_usage_catalogue_has_exactly_the_texts_of_its_page() -> None:
     written = {text for text in texts_in(OF_CUSTOMERS / "templates" / "usage.html") if text}
-
     assert set(texts(CATALOGUES["usage"])) == written | UNITS | set(usage.MONTHS)
 
 
@@ -188,7 +185,6 @@ def test_every_unit_of_a_rule_is_translated() -> None:
 def test_every_kind_of_change_has_a_title() -> None:
     kinds = {"set", "undo", "import", "reset", "unban", "put back"}
     shown = (FOLDER / "templates" / "history.html").read_text(encoding="utf-8")
-
     assert all(f'"{kind}": "' in shown for kind in kinds)
 
 
@@ -269,9 +265,7 @@ def test_errors_of_a_change_are_in_chinese(ada: FlaskClient, wrong: dict[str, st
 )
 def test_problems_of_an_uploaded_log_are_in_chinese(ada: FlaskClient, fields: dict[str, str], shown: str) -> None:
     ada.get(f"{ROOT}?lang=zh")  # a cookie keeps it
-
     page = upload(ada, LOG + b"no line of a log\n", **fields).text
-
     assert re.search(shown, page)
 
 
@@ -288,14 +282,12 @@ def test_slider_is_in_the_language_of_the_page(ada: FlaskClient) -> None:
 
 def test_title_of_a_refusal_and_limit_of_an_upload_are_in_chinese(ada: FlaskClient) -> None:
     ada.get(f"{ROOT}?lang=zh")
-
     assert re.search("<title>[^<]*[\u4e00-\u9fff]", ada.post(f"{ROOT}reset").text)
     assert re.search('data-too-large="[^"]*[\u4e00-\u9fff]', ada.get(f"{ROOT}what-if").text)
 
 
 def test_page_says_in_chinese_why_it_has_no_numbers() -> None:
     browser = browser_of("ada", made(MULTILIMIT_TRAFFIC=False))
-
     assert "MULTILIMIT_TRAFFIC 为 False" in browser.get(f"{ROOT}?lang=zh").text
 
 
@@ -304,7 +296,6 @@ def test_page_says_in_chinese_why_it_has_no_numbers() -> None:
 )
 def test_errors_of_the_client_page_are_in_chinese(ada: FlaskClient, query: str) -> None:
     page = ada.get(f"{ROOT}subject?lang=zh&{query}").text
-
     told = re.sub("</?time[^>]*>", "", page)
     assert re.search('role="alert"[^>]*>[^<]*[\u4e00-\u9fff]{3}', told)
 

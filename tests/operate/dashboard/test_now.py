@@ -49,7 +49,6 @@ def test_page_now_without_traffic_says_what_to_do(ada: FlaskClient) -> None:
 
 def test_page_now_links_bans_to_their_list(ada: FlaskClient) -> None:
     page = ada.get(ROOT).text
-
     assert page.count('href="/multilimit/lists?kind=ban"') == 2
 
 
@@ -143,7 +142,6 @@ def test_requests_to_the_dashboard_are_not_counted() -> None:
 
 def test_page_now_says_when_traffic_is_switched_off() -> None:
     page = browser_of("ada", made(MULTILIMIT_TRAFFIC=False)).get(ROOT).text
-
     assert "MULTILIMIT_TRAFFIC is False: nothing is counted." in page
 
 

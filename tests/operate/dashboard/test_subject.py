@@ -100,7 +100,6 @@ def test_page_shows_quotas_of_a_user(app: Flask, ada: FlaskClient) -> None:
 
 def test_ipv6_addresses_of_one_network_are_one_client(app: Flask, ada: FlaskClient) -> None:
     statuses(app, "/", environ_base={"REMOTE_ADDR": "2001:db8::1"})
-
     assert rules(found(ada, who="2001:db8::ffff"))["show ip-60s"] == (1, 1)
     assert rules(found(ada, who="2001:db8::/64"))["show ip-60s"] == (1, 1)
 
@@ -161,7 +160,6 @@ class Forgetful(MemoryStorage):
 
 def test_page_without_an_answer_of_the_storage_is_a_503() -> None:
     page = browser_of("ada", made(Forgetful())).get(SUBJECT, query_string=ASKED)
-
     assert page.status_code == 503
     assert "it is asleep" in page.text
 
@@ -303,9 +301,7 @@ def test_lift_on_the_page_of_an_address_within_an_ipv6_client_ends_the_ban_of_th
     app: Flask, ada: FlaskClient
 ) -> None:
     control_of(app).ban("2001:db8::7", for_=600)
-
     send(ada, ada.get(SUBJECT, query_string={"who": "2001:db8::7"}), ending="/unban")
-
     assert control_of(app).entries() == ()
 
 

@@ -78,9 +78,7 @@ def test_fields_are_read_without_spaces_around_them() -> None:
 
 def test_clients_with_equal_peaks_are_sorted_by_name(app: Flask) -> None:
     names = ["203.0.113.3", "203.0.113.1", "203.0.113.2"]
-
     answer = asked(app, *(line(second, name) for second, name in enumerate(names)))
-
     assert [each.name for each in answer.busiest] == sorted(names)
 
 
@@ -119,7 +117,6 @@ def test_wrong_field_is_an_error(app: Flask, question: dict[str, str], told: str
 
 def test_lines_left_out_are_counted_by_reason(app: Flask) -> None:
     answer = asked(app, *TRAFFIC, "nonsense", "nonsense", "x" * 100_000)
-
     assert [(each.lines, each.why) for each in answer.left_out] == [(2, "not in the format"), (1, "too long")]
 
 
@@ -138,7 +135,6 @@ def test_compressed_upload_is_unpacked_up_to_a_maximum(app: Flask, monkeypatch: 
 def test_file_name_of_an_upload_is_never_opened(app: Flask, name: str) -> None:
     with app.test_request_context(f"{ROOT}what-if"):
         answer = of_upload(WhatIfForm(), FileStorage(io.BytesIO("\n".join(TRAFFIC).encode()), name))
-
     assert (answer.source, answer.requests) == (name, len(TRAFFIC))
 
 

@@ -56,13 +56,11 @@ def test_each_window_has_its_own_data() -> None:
 
 def test_marked_counts_are_exact() -> None:
     counts = answer(busy=1000, calm=99, share=Fraction(1, 3)).counts
-
     assert {each.count: each.requests for each in counts if each.why} == {1: 999, 634: 366}
 
 
 def test_page_names_only_the_busiest_clients() -> None:
     (data,) = data_of(file_of([answer(calm=3 * MOST_NAMED, busy=5)]))
-
     assert len(data["names"]) == MOST_NAMED  # type: ignore[arg-type]
     assert data["names"][0][0] == "busy"  # type: ignore[index]
 

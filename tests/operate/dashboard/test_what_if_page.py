@@ -93,7 +93,6 @@ def test_page_without_recorded_traffic_is_no_error(app: Flask, ada: FlaskClient,
 
 def test_page_suggests_the_endpoints_of_the_app_but_not_its_own(ada: FlaskClient) -> None:
     suggested = re.findall('<option value="([^"]+)">', ada.get(PAGE).text)
-
     assert sorted(suggested) == ["api.mine", "open", "show", "static"]
 
 

@@ -103,14 +103,12 @@ def request_in(line: str, name: str, *wanted: str) -> LoggedRequest:
 @pytest.mark.parametrize("name", LINES)
 def test_line_of_each_format_is_read(name: str) -> None:
     line, expected = LINES[name]
-
     assert read(line, name) == expected
 
 
 @pytest.mark.parametrize("name", LINES)
 def test_each_format_is_recognised_among_other_lines(name: str) -> None:
     line, _ = LINES[name]
-
     assert recognised(["", "no request", line, line, "{"], UTC) == name
 
 
@@ -134,22 +132,18 @@ def test_each_format_is_recognised_among_other_lines(name: str) -> None:
 def test_duration_and_beginning_of_a_request_are_read(text: str, line: str, began: float) -> None:
     """Apache writes the time at which a request began; the others write when it ended."""
     request = request_in(line, text)
-
     assert (request.at - AT, request.took) == (began * 1_000_000, 1_500_000)
 
 
 def test_duration_in_json_may_be_text() -> None:
     for took in ("0.250", 0.25):
         request = request_in(json.dumps({**PLAIN, "request_time": took}), "json")
-
         assert (request.at, request.took) == (AT - 250_000, 250_000)
 
 
 def test_line_of_old_caddy_has_the_address_of_the_peer() -> None:
     asked = {name: value for name, value in CADDY["request"].items() if name != "client_ip"}  # type: ignore[attr-defined]
-
     request = request_in(json.dumps({**CADDY, "request": asked}), "caddy")
-
     assert request.address == "10.0.0.1"
 
 
@@ -175,20 +169,17 @@ def test_line_of_gunicorn_with_a_final_backslash_is_read() -> None:
 @pytest.mark.parametrize("name", ["common", "combined", "vhost_combined"])
 def test_further_fields_at_the_end_of_a_line_are_ignored(name: str) -> None:
     line, expected = LINES[name]
-
     assert read(f'{line} "further" 0.250', name) == expected
 
 
 def test_line_with_further_fields_is_not_in_the_format_given() -> None:
     line = '1.2.3.4 [22/Nov/2026:03:19:27 +0000] "GET / HTTP/1.1"'
-
     assert read(line, '%h %t "%r"')
     assert read(f"{line} 12", '%h %t "%r"') is None
 
 
 def test_format_is_recognised_by_lines_without_a_request() -> None:
     line = '203.0.113.7 - - [22/Nov/2026:03:19:27 +0000] "-" 408 0 "-" "-"'
-
     assert recognised([line], UTC) == "combined"
 
 
@@ -246,7 +237,6 @@ def test_format_strings_of_nginx_apache_and_gunicorn_are_read(text: str, line: s
 )
 def test_dash_of_nginx_in_place_of_a_query_is_no_part_of_the_target(text: str, path: str, target: str) -> None:
     request = request_in(f"1795317567 GET {path}", text)
-
     assert request.target == target
 
 
@@ -255,7 +245,6 @@ def test_dash_of_nginx_in_place_of_a_query_is_no_part_of_the_target(text: str, p
 )
 def test_escapes_of_each_server_are_undone(written: str) -> None:
     request = request_in(f'203.0.113.7 - - [22/Nov/2026:03:19:27 +0000] "{written}" 404 0 "-" "-"', "combined")
-
     assert request.target == '/a"b\\c\xe9'
 
 
@@ -263,7 +252,6 @@ def test_escapes_of_each_server_are_undone(written: str) -> None:
 def test_address_before_a_port_keeps_its_colons(address: str) -> None:
     line = f'{address}:50443 [22/Nov/2026:03:19:27 +0000] "GET / HTTP/1.1"'
     request = request_in(line, '$remote_addr:$remote_port [$time_local] "$request"')
-
     assert request.address == address
 
 
@@ -277,7 +265,6 @@ def test_host_that_was_not_sent_is_empty() -> None:
 
 def test_duration_of_more_than_a_day_in_json_is_not_in_seconds() -> None:
     request = request_in(json.dumps({**PLAIN, "request_time": 250_000.0}), "json")
-
     assert (request.at, request.took) == (AT, None)
 
 
@@ -288,13 +275,11 @@ def test_duration_of_more_than_a_day_in_json_is_not_in_seconds() -> None:
 )
 def test_header_field_is_told_from_others_of_its_name(logged: str, read: dict[str, str]) -> None:
     line = '203.0.113.7 [22/Nov/2026:03:19:27 +0000] "GET / HTTP/1.1" 1 2'
-
     assert request_in(line, f'%h %t "%r" {logged}', *read).fields == read
 
 
 def test_fields_of_logstash_are_read() -> None:
     line = {"@timestamp": "2026-11-22T03:19:27Z", "verb": "GET", "request": "/items?page=2", "clientip": "203.0.113.7"}
-
     assert read(json.dumps(line), "json") == LoggedRequest(AT, "GET", "/items?page=2", "203.0.113.7")
 
 
@@ -316,34 +301,28 @@ def test_nan_in_json_is_a_missing_value() -> None:
 
 def test_line_of_json_may_have_the_whole_request_beside_its_method() -> None:
     line = {"msec": AT / 1_000_000, "request_method": "GET", "request": "GET /items?page=2 HTTP/1.1", "client": "::1"}
-
     assert read(json.dumps(line), "json") == LoggedRequest(AT, "GET", "/items?page=2", "::1")
 
 
 def test_object_in_place_of_a_text_in_json_is_ignored() -> None:
     line = {"time": "2026-11-22T03:19:27Z", "method": "GET", "url": "/items", "request": {"id": 7}, "user": {"id": 8}}
-
     assert read(json.dumps(line), "json") == LoggedRequest(AT, "GET", "/items")
 
 
 def test_header_field_without_values_in_json_is_missing() -> None:
     asked: dict[str, Any] = {**CADDY["request"], "headers": {"X-Api-Key": []}}  # type: ignore[dict-item]
-
     request = request_in(json.dumps({**CADDY, "request": asked}), "caddy", "X-Api-Key")
-
     assert request.fields == {}
 
 
 @pytest.mark.parametrize("name", ["caddy", "traefik", "json"])
 def test_header_fields_in_json_are_read(name: str) -> None:
     request = request_in(LINES[name][0], name, "x-api-key", "X-Missing")
-
     assert request.fields == {"x-api-key": "k1"}
 
 
 def test_field_may_be_a_path_into_json() -> None:
     request = request_in(json.dumps(CADDY), "caddy", "request.tls.server_name")
-
     assert request.fields == {"request.tls.server_name": "sni.example"}
 
 
@@ -367,7 +346,6 @@ def test_group_of_a_regular_expression_may_match_nothing() -> None:
 @pytest.mark.parametrize(("flags", "comment"), [("(?i)", ""), ("(?ix)", " # and the rest")])
 def test_regular_expression_may_begin_with_flags(flags: str, comment: str) -> None:
     reader = expression(rf"{flags}(?P<at>\S+)\s(?P<method>get)\s(?P<target>\S+){comment}")(UTC, [])
-
     assert reader("2026-11-22T03:19:27Z GET /a") == LoggedRequest(AT, "GET", "/a")
 
 
@@ -398,7 +376,6 @@ def test_connection_without_a_request_is_not_a_malformed_line(request_line: str)
 @pytest.mark.parametrize("line", ["GET /a b HTTP/1.1", "GET /a b c", "GET /a  HTTP/1.1"])
 def test_target_with_blanks_is_read(line: str) -> None:
     request = request_in(f'203.0.113.7 - - [22/Nov/2026:03:19:27 +0000] "{line}" 400 12', "common")
-
     assert request.target == line.removeprefix("GET ").removesuffix(" HTTP/1.1")
 
 
@@ -468,7 +445,6 @@ def test_lines_built_for_backtracking_do_not_hang(name: str, start: str, repeate
 )
 def test_instants_are_read_in_every_notation(text: str, at: int) -> None:
     times = Times()
-
     assert times(text) == at
     assert times(text) == at, "the second time from memory"
 

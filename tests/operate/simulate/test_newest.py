@@ -59,7 +59,6 @@ def seconds_of(folder: Path, into: Path, most_bytes: int) -> list[float]:
 def test_everything_is_read_when_it_fits_exactly(folder: Path, into: Path) -> None:
     write(folder, "1-1", [1, 3])
     write(folder, "1-2", [2, 4])
-
     assert seconds_of(folder, into, 4 * LINE) == [1, 2, 3, 4]
 
 

@@ -43,7 +43,6 @@ def test_log_can_be_read_twice_and_counts_its_lines(log: Path) -> None:
 def test_several_files_are_merged_by_time(tmp_path: Path) -> None:
     even = written(tmp_path / "a.log", [line(second) for second in range(0, 100, 2)])
     odd = written(tmp_path / "b.log", [line(second) for second in range(1, 100, 2)])
-
     assert seconds(read_logs(even, odd)) == list(range(100))
 
 
@@ -60,13 +59,11 @@ def test_lines_out_of_order_are_put_in_order(log: Path, shuffled_within: int) ->
 
 def test_lines_at_one_instant_keep_their_order(log: Path) -> None:
     logs = read_logs(written(log, [line(second // 50, f"/{second}") for second in range(10_000)]))
-
     assert [request.target for request in logs] == [f"/{second}" for second in range(10_000)]
 
 
 def test_late_line_is_counted_and_moved_to_the_earliest_possible_time(log: Path) -> None:
     logs = read_logs(written(log, [line(1000), line(10), line(1001)]))
-
     assert seconds(logs) == [1000 - reading.HOLD, 1000, 1001]
     assert logs.files[0].late == 1
 
@@ -74,7 +71,6 @@ def test_late_line_is_counted_and_moved_to_the_earliest_possible_time(log: Path)
 @pytest.mark.parametrize("format_", ['%h %l %u %t "%r" %>s %b', None])
 def test_times_without_an_offset_use_the_given_zone(log: Path, format_: str | None) -> None:
     local = '203.0.113.7 - - [22/Nov/2026:01:00:01] "GET / HTTP/1.1" 200 5'
-
     assert seconds(read_logs(written(log, [local]), format=format_, zone=ZoneInfo("Europe/Berlin"))) == [1]
 
 
@@ -153,7 +149,6 @@ def test_impossible_instant_is_a_malformed_line(log: Path, at: int) -> None:
 def test_impossible_duration_is_not_known(log: Path, nanoseconds: int) -> None:
     one = {"StartUTC": "2026-11-22T00:00:00Z", "RequestMethod": "GET", "RequestPath": "/", "Duration": nanoseconds}
     written(log, map(json.dumps, [one, {**one, "Duration": 2_000_000}]))
-
     assert [request.took for request in read_logs(log)] == [None, 2000]
 
 
@@ -247,19 +242,16 @@ def test_unpacked_bytes_are_read_up_to_a_maximum(tmp_path: Path, lines: list[str
 def test_requests_that_were_read_before_a_stop_are_passed_on(log: Path) -> None:
     logs = Logs([written(log, map(line, range(9)))])
     logs.on_read = lambda _: setattr(logs, "complete", False)
-
     assert seconds(logs) == [0]
 
 
 def test_stop_ends_a_log_without_wanted_requests(log: Path) -> None:
     logs = Logs([written(log, map(line, range(9)))], since=2 * START_AT)
     logs.on_read = lambda _: setattr(logs, "complete", False)
-
     assert (seconds(logs), logs.files[0].outside) == ([], 1)
 
 
 def test_file_of_exactly_the_maximum_size_is_read_whole(log: Path) -> None:
     logs = Logs([written(log, [line(1), line(2)])], most_bytes=2 * (len(line(1)) + 1))
-
     assert seconds(logs) == [1, 2]
     assert not logs.files[0].broken

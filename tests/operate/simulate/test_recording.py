@@ -172,7 +172,6 @@ def test_suggest_and_simulate_read_the_recording_by_default(app: Flask, recorder
 
 def test_simulate_without_recorder_or_log_is_an_error(app: Flask) -> None:
     run = app.test_cli_runner().invoke(args=["multilimit", "simulate"])
-
     assert run.exit_code == 2
     assert "name a log: this app has no Recorder" in run.output
 
@@ -282,7 +281,6 @@ def test_recording_uses_bounded_disk_space(app: Flask, recorder: Recorder) -> No
 
 def test_requests_are_written_in_the_background(app: Flask, recorder: Recorder) -> None:
     app.test_client().get("/")
-
     assert len(until(lambda: written(recorder))) == 1
 
 
@@ -325,13 +323,11 @@ def lines_by_file(app: Flask, recorder: Recorder) -> list[int]:
 
 def test_forked_child_writes_its_own_file(app: Flask, recorder: Recorder) -> None:
     app.test_client().get("/")
-
     assert sorted(lines_by_file(app, recorder)) == [1, 2]
 
 
 def test_closed_recorder_records_nothing_also_in_forked_children(app: Flask, recorder: Recorder) -> None:
     recorder.close()
-
     assert lines_by_file(app, recorder) == []
 
 
@@ -421,7 +417,6 @@ class TestOnDemand:
 @pytest.mark.parametrize(("written", "took"), [(0, 0), (7, 7), (-1, None), ("7", None), (1.5, None), (None, None)])
 def test_recorded_duration_is_read_if_it_is_one(written: object, took: int | None) -> None:
     request_ = recorded.read(json.dumps({"at": 1, "m": "GET", "e": "index", "s": 200, "d": written}))
-
     assert request_ is not None
     assert request_.took == took
 

@@ -236,7 +236,6 @@ def test_replacement_that_takes_the_place_of_nothing_is_a_note(name: str) -> Non
 def test_used_up_rule_has_nothing_left(algorithm: str) -> None:
     burst = 2 if "burst" in ALGORITHMS[algorithm].PARAMETERS else None
     app = app_with(rate_limiter(rules=Rule(60, 2, algorithm=algorithm, burst=burst)))
-
     assert [rule.least_remaining for rule in replayed(app, at(0), at(0)).rules] == [0]
 
 
@@ -287,7 +286,6 @@ def test_report_counts_shadowed_delayed_and_refused_requests(
 
 def test_cost_above_the_count_locks_out_for_ever() -> None:
     app = app_with(rate_limiter(rules="2/minute", cost=lambda: 1))
-
     assert replayed(app, at(0), costs={"index": 3}).longest_lockout == math.inf
 
 
@@ -371,9 +369,7 @@ def test_slots_are_held_for_the_duration_of_requests() -> None:
 
 def test_slot_is_held_beyond_its_timeout_during_a_long_request() -> None:
     app = app_with(rate_limiter(type=IP, rules=Concurrent(1, timeout=6)))
-
     requests = at(0, took=100), at(50), at(99.9, took=1), at(100, took=1)
-
     assert verdicts(app, *requests) == [True, True, False, True], "the second has no duration, so it takes no slot"
 
 
@@ -442,9 +438,7 @@ def test_client_that_a_list_denies_is_not_admitted_now() -> None:
 
 def test_limits_file_replaces_lists_of_the_app() -> None:
     app = app_with(rate_limiter(type=IP, rules="1/minute"), MULTILIMIT_DENY=["203.0.113.7"])
-
     report = replayed(app, at(0), at(1, address="192.0.2.1"), limits={"deny": ["192.0.2.0/24"]})
-
     assert (report.admitted, report.denied) == (1, 1), "the lists of the file replace those of the app"
 
 
@@ -560,14 +554,12 @@ def test_header_type_of_a_limits_file_reads_its_field() -> None:
 def test_limit_of_another_type_does_not_count_requests_without_its_field() -> None:
     app = app_with(rate_limiter(type=lambda: "x", name="api_key", rules="1/minute"))
     requests = [at(second, fields={"X-Api-Key": key} if key else {}) for second, key in enumerate(["a", "", "", "a"])]
-
     assert verdicts(app, *requests, subjects={"api_key": "X-Api-Key"}) == [True, True, True, False]
 
 
 @pytest.mark.parametrize(("status", "succeeded"), [(0, 0), (99, 0), (100, 1), (200, 1), (399, 1), (400, 0), (503, 0)])
 def test_refused_request_has_really_succeeded_with_a_status_from_100_to_399(status: int, succeeded: int) -> None:
     app = app_with(rate_limiter(rules="1/minute"))
-
     assert replayed(app, at(0), at(1, status=status)).succeeded_before == succeeded
 
 
@@ -600,7 +592,6 @@ def test_malformed_target_does_not_stop_a_replay(target: str) -> None:
 
 def test_app_below_a_path_gets_only_its_requests() -> None:
     report = replayed(app_with(), at(0, "/shop/"), at(1, "/shop"), at(2, "/shopping"), at(3, "/"), script_name="/shop/")
-
     assert {each.name: each.requests for each in report.endpoints} == {"index": 2}
     assert report.outside == 2
 
@@ -633,9 +624,7 @@ def test_endpoints_are_found_by_host_and_subdomain() -> None:
 @pytest.mark.parametrize("trusted", [["shop.example"], [".shop.example", "other.example"]])
 def test_requests_to_untrusted_hosts_are_left_out_but_not_those_without_a_host(trusted: list[str]) -> None:
     app = app_with(TRUSTED_HOSTS=trusted)
-
     report = replayed(app, at(0), at(1, host="shop.example"), at(2, host="evil.example"))
-
     assert (report.outside, report.endpoints[0].requests) == (1, 2)
 
 
@@ -697,20 +686,17 @@ def test_every_rule_of_a_limiter_is_settled() -> None:
 def test_charge_when_refunds_when_the_response_is_complete() -> None:
     app = app_with(rate_limiter(rules="1/minute", charge_when=[401]))
     requests = [at(second, took=2, status=200) for second in (0, 1, 3, 4)]
-
     assert verdicts(app, *requests) == [True, False, True, False]
 
 
 def test_settlements_of_a_response_are_one_command() -> None:
     app = app_with(*(rate_limiter(type=type_, rules="9/minute", charge_when=[401]) for type_ in (IP, USER)))
-
     assert replayed(app, at(0, status=200)).commands == 2
 
 
 @pytest.mark.parametrize(("units", "left"), [(1, 90), (40, 60), (95, 5), (500, 0)])
 def test_least_remaining_is_taken_after_the_settlement(units: int, left: int) -> None:
     report = replayed(settling(), at(0, fields=with_tokens(units)), cost_field="tokens")
-
     assert [(rule.refused, rule.least_remaining) for rule in report.rules] == [(0, left)]
 
 

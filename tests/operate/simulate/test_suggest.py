@@ -217,7 +217,6 @@ def test_gap_is_wide_with_few_subjects_above_it(peaks: list[int], gap: Gap | Non
 )
 def test_screen_tells_the_subjects_below_and_above_a_gap(above: list[list[int]], text: str) -> None:
     found = suggest(arrivals_of(*[[0] * 85] * 19, *above), 60, share=Fraction(1, 1000))
-
     assert f"In any 60 s, {text}" in " ".join(_screen(found, timezone.utc))
 
 
@@ -298,7 +297,6 @@ def test_calendar_gets_the_smallest_sufficient_count(subjects: list[list[int]], 
 
 def test_request_at_midnight_counts_for_the_new_day() -> None:
     midnight = 24 * HOUR
-
     assert Requests(array("q", [midnight - 1, midnight])).most_in(Calendar(1, "day")) == 1
 
 
@@ -338,7 +336,6 @@ def test_pasted_limit_has_the_proposed_rules_for_any_window(window: float | str)
 
 def test_pasted_decorator_names_a_header_type_as_decorators_do() -> None:
     found = suggest(arrivals_of([0], who="header:X-Api-Key"), 60)
-
     assert 'type="header:X-Api-Key", rules=' in declaration(found, found.proposed)
 
 

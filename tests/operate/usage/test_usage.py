@@ -125,7 +125,6 @@ class TestJson:
     )
     def test_json_has_only_chosen_limits_and_labels(self, chosen: dict[str, Any], expected: dict[str, str]) -> None:
         found = json_of(made(usage=chosen))["resources"].values()
-
         assert {each["policy"]: each["label"] for each in found} == expected
 
     def test_label_of_a_shared_quota_is_that_of_the_chosen_limiter(self) -> None:
@@ -322,7 +321,6 @@ class TestPrivacy:
     def test_hostile_subject_sees_only_its_own_quota(self, user: str) -> None:
         app = shop(user=lambda: user, mine=rate_limiter(type=USER, rules="5/minute"))
         statuses(app, "/mine")
-
         assert list(remaining(app).values()) == [4]
 
 
@@ -335,7 +333,6 @@ def _control(app: Flask) -> Control:
 class TestSubjects:
     def test_anonymous_visitor_sees_the_quota_of_the_address(self, app: Flask) -> None:
         statuses(app, "/mine", "/mine")
-
         assert remaining(app)["api.mine:mine-60s"] == 3
         assert remaining(app, headers={"X-User": "ada"})["api.mine:mine-60s"] == 5
 
@@ -555,12 +552,10 @@ class TestPage:
     def test_name_from_right_to_left_is_apart_from_the_count(self) -> None:
         limits: dict[str, Any] = {"שלום": rate_limiter(type=IP, rules="3/minute")}
         app = shop(**limits)
-
         assert "<bdi>שלום</bdi> · 3 in 60 s" in ask(app, "/rate_limit", headers=HTML).text
 
     def test_label_is_written_in_its_own_direction(self) -> None:
         app = made(usage={"limits": {"mine": "שלום (API)"}})
-
         assert "<h2><bdi>שלום (API)</bdi></h2>" in ask(app, "/rate_limit", headers=HTML).text
 
     def test_page_folds_unused_limits(self, app: Flask) -> None:

@@ -138,7 +138,6 @@ def test_limits_of_an_endpoint_in_several_hash_slots_are_an_error(
 
 def test_limit_with_its_own_scope_may_be_in_another_hash_slot(make: Callable[..., Flask]) -> None:
     app = make({"hash_tag": "subject"}, LIMITS={"shop": {"rules": "2/minute", "scope": "both"}})
-
     assert [get(app, "/shop").status_code for _ in range(3)] == [200, 200, 429]
 
 

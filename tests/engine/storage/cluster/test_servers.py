@@ -61,9 +61,7 @@ class Client:
 
 def test_command_is_repeated_on_the_server_that_replaces_a_failed_one() -> None:
     nodes = Failing(RedisConnectionError("closed"))
-
     ClusterStorage(nodes).reset(["key"])
-
     assert nodes.asked == [FIRST, SECOND]
 
 
@@ -223,7 +221,6 @@ def test_owner_of_a_hash_slot_is_the_server_named_in_the_reply(host: Any) -> Non
 @pytest.mark.parametrize("host", [b"", "", b"?", "?", None])
 def test_server_without_a_name_in_the_reply_is_at_the_address_that_was_asked(host: Any) -> None:
     slots = HashSlots([FIRST], lambda _: [[0, HASH_SLOTS - 1, [host, 7001]]], Deadline(None))
-
     assert slots.owner(HASH_SLOTS - 1) == ("10.0.0.1", 7001)
 
 

@@ -73,7 +73,6 @@ def spoil(cluster: Cluster, hit: Hit) -> None:
 
 def test_the_scopes_of_these_tests_lie_on_different_servers(cluster: Cluster) -> None:
     owners = [cluster.owner(hit.key) for hit in plan_of(1, 1, 1)]
-
     assert len(set(owners)) == 3
 
 

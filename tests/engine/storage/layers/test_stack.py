@@ -45,7 +45,6 @@ def test_limiter_made_from_a_uri_or_a_client_has_all_layers(server: Server, redi
 
 def test_storage_object_gets_layers_only_if_they_are_given(redis_client: redis.Redis) -> None:
     storage = RedisStorage(redis_client)
-
     assert layers(Limiter(storage)) == ["RedisStorage"]
     assert layers(Limiter(storage, layers=Layers(deny_cache=0))) == ["GuardedStorage", "RedisStorage"]
 
@@ -53,13 +52,11 @@ def test_storage_object_gets_layers_only_if_they_are_given(redis_client: redis.R
 def test_memory_storage_gets_no_layers() -> None:
     limiter = Limiter("memory://", layers=Layers())
     limiter.check(hits_for(Rule(60, 10, lease=5), scope="leased"))
-
     assert layers(limiter) == ["MemoryStorage"]
 
 
 def test_storage_that_has_layers_gets_no_second_ones(redis_client: redis.Redis) -> None:
     given = DenyCache(GuardedStorage(RedisStorage(redis_client), workers=1))
-
     assert layers(Limiter(given, layers=Layers())) == ["DenyCache", "GuardedStorage", "RedisStorage"]
 
 

@@ -167,9 +167,7 @@ def test_forked_child_that_outlives_its_parent_keeps_the_server(place: Place) ->
 
 def test_child_forked_while_the_server_starts_blocks_no_other_process(place: Place) -> None:
     child = place.user()("fork_at_the_start")
-
     assert place.user()("check", 51) == 49
-
     kill(child)
 
 
@@ -247,9 +245,7 @@ def test_server_ends_although_a_process_has_the_id_of_an_earlier_master(place: P
 
 def test_killed_server_leaves_no_file_even_without_a_next_check(place: Place) -> None:
     place.user()("check")
-
     kill(place.server)
-
     until(place.is_deserted)
 
 

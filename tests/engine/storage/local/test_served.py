@@ -116,7 +116,6 @@ def test_command_changes_nothing_on_a_server_that_is_about_to_end(
 
 def test_command_changes_a_server_that_a_worker_uses(place: Place, flask: Command) -> None:
     place.user()("check")
-
     assert "In force within a second" in flask.alone("ban", "203.0.113.7", "--for", "1h", "--yes").out
 
 

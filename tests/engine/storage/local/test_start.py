@@ -176,7 +176,6 @@ def test_longest_allowed_path_holds_a_socket(place: Place) -> None:
 
 def test_missing_extra_of_local_storage_is_an_error_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_server, "PROGRAMS", {"flask_multilimit_has_no_such": "server"})
-
     with pytest.raises(ConfigurationError, match=r"pip install 'flask-multilimit\[local\]'"):
         storage_from_uri("local://")
 
@@ -192,7 +191,6 @@ def test_missing_temporary_directory_is_an_error_with_its_remedy(monkeypatch: py
 
 def test_missing_file_locks_are_an_error_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "HAS_LOCKS", False)
-
     with pytest.raises(ConfigurationError, match="no flock: use redis://"):
         storage_from_uri("local://")
 

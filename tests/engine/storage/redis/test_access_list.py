@@ -94,7 +94,6 @@ def test_each_documented_right_is_needed(allow: Allow, right: str) -> None:
 def test_access_list_refuses_keys_with_another_prefix(allow: Allow) -> None:
     with pytest.raises(StorageError) as caught:
         bare(allow(RIGHTS)).check(hits_for("5/minute", scope="api", prefix="other:"))
-
     assert caught.value.remedy == REMEDIES["NOPERM"] or "~rate_limit:*" in caught.value.remedy
 
 

@@ -109,7 +109,6 @@ def test_scripts_of_plans_without_calendars_contain_no_calendar_code() -> None:
 
 def test_calendars_of_all_zones_and_anchors_share_one_shape() -> None:
     calendars = [Calendar(5, "month", timezone=zone, anchor=day) for zone in ("UTC", "Asia/Tokyo") for day in (1, 31)]
-
     assert len({shape_of(hits_for(each, scope="api")) for each in calendars}) == 1
 
 

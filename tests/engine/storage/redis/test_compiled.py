@@ -161,7 +161,6 @@ def test_a_plan_that_charges_nothing_or_is_too_long_is_checked_by_the_generic_sc
 
 def test_shape_of_a_ban_holds_the_places_of_the_hits_it_watches() -> None:
     shape = shape_of(hits_for("1/minute", scope="s", ban=Ban()))
-
     assert shape is not None
     assert [each.watches for each in shape] == [(), (1,)]
 

@@ -87,7 +87,6 @@ def test_reading_stops_after_the_deadline_if_the_server_sends_without_end(deadli
 
 def test_a_command_that_cannot_be_sent_times_out(deadline: Deadline, ends: Ends) -> None:
     expire(deadline)
-
     with pytest.raises(TimeoutError):
         TimedSocket(ends[0], deadline).sendall(bytes(10_000_000))
 
@@ -134,16 +133,13 @@ def wire_to(url: str, connection_class: Any, seconds: float) -> Iterator[Wire]:
 
 def test_command_has_its_whole_timeout_after_connecting(wire: Wire) -> None:
     _, since = wire._open(time.monotonic() - 50)
-
     assert time.monotonic() - since < 40
     assert wire._deadline.left() > 20
 
 
 def test_slow_connect_does_not_shorten_the_timeout_of_later_reads(wire: Wire) -> None:
     line, _ = wire._open(time.monotonic() - 50)
-
     times = line.connection._sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.calcsize("ll"))
-
     assert struct.unpack("ll", times) == (60, 0)
 
 

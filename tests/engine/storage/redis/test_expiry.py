@@ -131,7 +131,6 @@ def test_each_operation_on_ten_rules_is_one_command(served: Limiter, client: red
 def test_check_writes_no_keys_but_those_of_its_hits(served: Limiter, client: redis.Redis) -> None:
     plan = ten_rules(3)
     exhaust(served, plan)
-
     assert set(client.scan_iter()) == {hit.key.encode() for hit in plan}
 
 

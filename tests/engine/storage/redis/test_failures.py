@@ -378,7 +378,6 @@ def test_reply_that_the_client_cannot_decode_is_a_storage_error() -> None:
 
 def test_log_puts_the_remedy_into_the_sentence_of_the_error() -> None:
     refused = storage_error(redis.ConnectionError("Connection closed by server."))
-
     assert with_remedy(refused).endswith(f"ConnectionError: Connection closed by server ({NOBODY_THERE})")
 
 
@@ -393,7 +392,6 @@ def test_remedy_says_whether_a_password_is_missing_or_wrong(text: str, remedy: s
 def test_subject_that_the_server_quotes_does_not_choose_the_code() -> None:
     """If it did, a client called READONLY could make the storage close its connections."""
     quoting = "unknown command 'EVALSHA', with args beginning with: '1f2e' '1' 'rate_limit:{x}:user:READONLY'"
-
     assert code_of(redis.ResponseError(quoting)) == "UNKNOWN"
 
 
@@ -455,7 +453,6 @@ def test_remedy_names_max_connections_when_no_connection_of_a_pool_is_free(serve
 
 def test_remedy_names_the_limit_of_open_files_that_is_reached() -> None:
     error = storage_error(redis.ConnectionError("Error 24 connecting to 127.0.0.1:6379. Too many open files."))
-
     assert "ulimit -n" in error.remedy
 
 

@@ -394,7 +394,6 @@ def test_unread_answers_of_any_kind_are_not_taken_for_the_next_reply(wire: Wire)
 
 def test_several_replies_after_unread_answers_are_read(wire: Wire) -> None:
     send(wire, b"INCR", b"sent")
-
     assert wire.ask_all([command_of(b"ECHO", b"a"), command_of(b"GET", b"sent")], time.monotonic()) == [b"a", b"1"]
 
 

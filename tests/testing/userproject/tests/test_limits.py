@@ -59,7 +59,6 @@ def test_each_user_has_its_own_quota(client: FlaskClient) -> None:
 
 def test_quota_of_everyone_refuses_each_user(client: FlaskClient) -> None:
     exhaust(client, "write", "everyone")
-
     assert client.post("/entries", headers={"X-User": "bob"}).status_code == 429
 
 

@@ -55,7 +55,6 @@ def test_check_that_gets_an_error_is_not_repeated(workers: Workers) -> None:
 def test_check_that_has_waited_too_long_is_not_repeated(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flask_multilimit.engine.storage.layers.outage.PATIENCE", -1)
     workers.storage.stumbles = 1
-
     assert workers.limiter.check(hits()).decided_by == "local"
 
 

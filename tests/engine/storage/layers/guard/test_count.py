@@ -40,7 +40,6 @@ def test_number_of_workers_is_read_from_command_line_and_environment(
     tmp_path: Path, arguments: list[str], environment: dict[str, str], expected: int
 ) -> None:
     workers = count_workers(environment=environment, arguments=arguments, proc=tmp_path)
-
     assert (workers.count, workers.certain) == (expected, True)
 
 
@@ -50,7 +49,6 @@ def test_given_number_of_workers_overrides_the_environment() -> None:
 
 def test_number_of_uwsgi_workers_is_read_from_its_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "uwsgi", SimpleNamespace(numproc=2))
-
     assert count_workers(environment={"UWSGI_PROCESSES": "3"}, arguments=["uwsgi"], proc=tmp_path).count == 2
     assert count_workers(7).count == 7
 
@@ -107,14 +105,12 @@ def test_workers_are_counted_on_windows_where_gunicorn_is_installed_but_cannot_r
 ) -> None:
     monkeypatch.delattr(signal, "SIGUSR1")
     monkeypatch.delitem(sys.modules, "gunicorn.workers.base")
-
     assert not count_workers(environment={}, arguments=["serve"], proc=tmp_path).certain
 
 
 @pytest.mark.parametrize("arguments", [["serve"], []], ids=["other command", "embedded Python without arguments"])
 def test_unknown_number_of_workers_is_assumed_to_exceed_the_cores(tmp_path: Path, arguments: list[str]) -> None:
     workers = count_workers(environment={}, arguments=arguments, proc=tmp_path)
-
     assert workers.count > (os.cpu_count() or 1)
     assert not workers.certain
 

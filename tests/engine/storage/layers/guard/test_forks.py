@@ -206,7 +206,6 @@ def test_two_forks_at_once_leave_no_lock_of_a_guard_held(workers: Workers) -> No
 
 def test_two_forks_at_once_leave_no_lock_of_a_local_server_held(tmp_path: Path) -> None:
     server = LocalServer(tmp_path)
-
     assert forked_twice_while([server._lock()], server.leave) == [0, 0]
     assert comes_to_an_end(server.leave)
 

@@ -148,7 +148,6 @@ def test_strictest_policy_among_the_hits_of_a_check_decides(
 def test_shadow_refuses_no_check_under_any_policy(workers: Workers, policy: OnStorageError) -> None:
     workers.break_down()
     shadow = hits_for("1/minute", scope="x", shadow=True, on_storage_error=policy)
-
     assert [workers.limiter.check(shadow).allowed for _ in range(3)] == [True] * 3
 
 
@@ -165,7 +164,6 @@ def test_peek_in_an_outage_is_answered_and_charges_nothing(workers: Workers) -> 
 def test_check_many_in_an_outage_decides_one_check_after_the_other(workers: Workers) -> None:
     workers.break_down()
     plans = [hits("1/minute", subject="ada"), hits("1/minute", subject="bob"), hits("1/minute", subject="ada")]
-
     assert [decision.allowed for decision in workers.limiter.check_many(plans)] == [True, True, False]
 
 
@@ -338,7 +336,6 @@ def test_units_used_before_an_outage_stay_used_under_a_lower_count(
 ) -> None:
     assert workers.admitted(hits(before), 30) == [30]
     workers.break_down()
-
     assert workers.admitted(hits(lowered), 30) == [10]
 
 
@@ -459,9 +456,7 @@ def test_failed_renewal_of_slots_begins_an_outage(workers: Workers) -> None:
 
 def test_failed_peek_begins_an_outage(workers: Workers) -> None:
     workers.break_down()
-
     workers.limiter.peek(hits())
-
     assert workers.limiter.health().state == "failed"
 
 

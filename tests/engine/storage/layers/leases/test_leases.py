@@ -68,7 +68,6 @@ def costs_of_checks(process: Process, act: Callable[[], object]) -> list[list[in
 
 def test_process_doubles_the_units_it_takes_up_to_the_lease(process: Process) -> None:
     asked = costs_of_checks(process, lambda: [process.limiter.check(HITS) for _ in range(45)])
-
     assert asked == [[1], [2], [4], [8], [10], [10], [10]]
 
 
@@ -92,15 +91,12 @@ def test_unspent_units_are_returned_and_the_next_lease_is_smaller(fleet: Fleet, 
 
 def test_units_taken_are_a_multiple_of_the_cost_within_the_lease(process: Process) -> None:
     hits = hits_for(LEASED, scope="api", cost=3)
-
     asked = costs_of_checks(process, lambda: [process.limiter.check(hits) for _ in range(12)])
-
     assert asked == [[3], [6], [9], [9], [9]]
 
 
 def test_check_that_costs_more_than_the_lease_takes_its_cost_alone(process: Process) -> None:
     hits = hits_for(LEASED, scope="api", cost=11)
-
     assert costs_of_checks(process, lambda: [process.limiter.check(hits) for _ in range(3)]) == [[11]] * 3
 
 
@@ -209,9 +205,7 @@ def test_changed_rule_returns_the_old_lease_and_takes_its_own(process: Process) 
 
 def test_equal_rule_spends_the_same_lease(process: Process) -> None:
     take_lease(process)
-
     again = hits_for(Rule(60, 100, lease=10), scope="api")
-
     assert costs_of_checks(process, lambda: process.limiter.check(again)) == []
 
 
@@ -288,7 +282,6 @@ def test_checks_without_a_lease_or_without_a_cost_are_passed_on_unchanged(proces
 
 def test_shadow_is_charged_in_the_storage_at_every_check(process: Process) -> None:
     hits = hits_for(LEASED, scope="api", shadow=True)
-
     assert costs_of_checks(process, lambda: [process.limiter.check(hits) for _ in range(5)]) == [[1]] * 5
 
 
@@ -340,7 +333,6 @@ def test_refunded_units_go_back_to_the_lease(fleet: Fleet, process: Process) -> 
 
 def test_unit_of_the_check_that_took_the_lease_is_refunded_to_it(process: Process) -> None:
     process.limiter.refund(take_lease(process))
-
     assert costs_of_checks(process, lambda: [process.limiter.check(HITS) for _ in range(8)]) == []
 
 
@@ -385,7 +377,6 @@ def test_refunds_give_a_lease_no_more_units_than_it_had(fleet: Fleet, process: P
 def test_closing_is_no_error_when_the_storage_fails(process: Process) -> None:
     take_lease(process)
     process.wire.error = StorageError("gone")
-
     process.limiter.close()
 
 
@@ -557,7 +548,6 @@ def test_leased_units_are_spent_while_the_guard_denies(fleet: Fleet, process: Pr
 
 def test_forked_child_does_not_inherit_leased_units(process: Process) -> None:
     take_lease(process)
-
     assert len(forked(lambda: costs_of_checks(process, lambda: process.limiter.check(HITS)))()) == 1
     assert costs_of_checks(process, lambda: [process.limiter.check(HITS) for _ in range(7)]) == []
 
@@ -587,6 +577,5 @@ def test_renewed_lease_is_kept_when_the_bound_is_reached(fleet: Fleet, process: 
 
 def test_memory_storage_can_have_leases() -> None:
     limiter = Limiter(LeasingStorage(MemoryStorage()))
-
     assert isinstance(limiter.storage, MemoryStorage)
     assert limiter.check(HITS).remaining == 99
