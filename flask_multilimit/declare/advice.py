@@ -231,9 +231,11 @@ def mark_registered(function: object) -> None:
 class Bill:
     """What a request, or a call of a service function, is charged, and what it really cost, as it says itself."""
 
-    __slots__ = ("_real_costs", "open_charges")
+    __slots__ = ("_real_costs", "declared", "open_charges")
 
-    def __init__(self) -> None:
+    def __init__(self, declared: tuple[Declaration, ...] = ()) -> None:
+        self.declared = declared
+        """The limiters of the function, also those that do not apply to this call."""
         self.open_charges: tuple[tuple[Decision, Sequence[Any]], ...] = ()
         """Charges to settle, by the response or the real costs, each with the limiters that settle it."""
 
@@ -347,7 +349,8 @@ def releasing(function: Any) -> Any:
             try:
                 with holding(holder):
                     result = function(*args, **kwargs)
-                if (holder.decisions or holder.at_end) and isinstance(result, _LAZY_RESULTS):
+                acts = holder.decisions or holder.at_end or holder.bill is not None
+                if acts and isinstance(result, _LAZY_RESULTS):
                     result, holder = _end_with(result, holder), Holder()
                 return result
             finally:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from flask import Flask, Request, Response, has_request_context
 
-from ..declare.advice import Stack, app_in_force, gate_of_app, leave_to_response
+from ..declare.advice import Bill, Stack, app_in_force, gate_of_app, holder_of_call, leave_to_response
 from ..declare.decorators import RateLimiter
 from ..declare.limiter import Declaration, Reaction
 from ..declare.subjects import LimitType, Named, Resolve, Subject, current_request, parts_of, request_if_any, spelled
@@ -182,6 +182,8 @@ class AppGate(AppState):
         own = None if record is None else record.plan.stack
         if record is None or own is None or own.declarations[0] is not stack.declarations[0]:
             self.startup.keep_up()
+            if (holder := holder_of_call()) is not None and any(each.settle is True for each in stack.declarations):
+                holder.bill = Bill(stack.declarations)  # also where none of them applies: it says nothing of its caller
             request = request_if_any()
             self.check(self.plans.of_service(stack, request.method if request else None))
             return stack.covered

@@ -9,7 +9,7 @@ from typing import cast
 
 from flask import Response, has_request_context
 
-from ..declare.advice import Bill, Holder, app_in_force, holder_of_call
+from ..declare.advice import Bill, Holder, app_in_force, gate_of_app, holder_of_call
 from ..declare.limiter import Declaration
 from ..declare.subjects import request_if_any
 from ..declare.written import SettleByHeader
@@ -64,7 +64,7 @@ class Settlement:
             charges = (*record.open_charges, (decision, by_response))
             record.open_charges = charges if len(charges) <= MOST_OPEN else (charges[0], *charges[2:])
         if holder is not None and by_function:
-            holder.bill = bill = Bill()
+            holder.bill = bill = Bill(() if holder.bill is None else holder.bill.declared)
             bill.open_charges = ((decision, by_function),)
             holder.at_end.append(partial(self._settle_now, None, bill, record, _settling_in(bill)))
 
@@ -208,8 +208,8 @@ def settle(units: int, *, name: str | None = None) -> None:
     ``settle=True``: ``settle(model.tokens)``.
 
     The last call before the response or the function ends counts; without one, the estimate stands. In a stream, the
-    request must still be there: wrap its generator in ``stream_with_context``. Where no limiter settles now (switched
-    off, exempt, on an allow list), nothing happens.
+    request must still be there: wrap its generator in ``stream_with_context``. Where its limiter does not settle now
+    (switched off, exempt, on an allow list, for other methods), nothing happens.
 
     :param units: a whole number, 0 or more; more than 10**9 count as 10**9.
     :param name: which limiter, by its ``name`` or its type, if several settle by what the view says.
@@ -223,6 +223,8 @@ def settle(units: int, *, name: str | None = None) -> None:
     if name is None and len(set(names)) > 1:
         raise ConfigurationError(f"settle({real}): several limiters settle here; give name=, one of {', '.join(names)}")
     if name is not None and name not in names:
+        if any(each.settle is True and each.shown_name == name for each in _declared_for(bill)):
+            return
         raise ConfigurationError(
             f"settle({real}, name={brief(name)}): the limiters that settle here: {', '.join(names)}"
         )
@@ -261,6 +263,14 @@ def require_response(settling: Sequence[Applied]) -> None:
             f'limiter on "{by_response[0].where}": {option} needs the response of a request, and this call is '
             "outside of one"
         )
+
+
+def _declared_for(bill: Bill) -> Iterable[Declaration]:
+    """The limiters that may settle ``bill``, also those that do not apply now."""
+    if not isinstance(bill, Record):
+        return bill.declared
+    plans = cast("AppState", gate_of_app(app_in_force())).plans.declared
+    return [limiter.declaration for plan in plans.made if plan.scope == bill.plan.scope for limiter in plan.limiters]
 
 
 def _settling_in(bill: Bill) -> list[Declaration]:

@@ -630,6 +630,59 @@ def test_settle_in_a_function_without_a_settle_option_settles_the_view(app: Flas
     assert (response.text, left(app)) == ("ok!", 960)
 
 
+@pytest.mark.parametrize(
+    "options", [{"exempt_when": lambda: True}, {"rules": lambda: None}], ids=["exempt", "no rules"]
+)
+@pytest.mark.parametrize("is_generator", [False, True])
+def test_settle_in_a_function_whose_limiter_does_not_apply_leaves_the_view_that_calls_it(
+    app: Flask, options: dict[str, Any], is_generator: bool
+) -> None:
+    def parts() -> Iterator[str]:
+        settle(30)
+        settle(30, name="service")
+        yield "part"
+
+    service = limited(parts if is_generator else lambda: [*parts()], **options)
+
+    def view() -> str:
+        settle(200)
+        return "".join(service())
+
+    assert serve(app, view, settle=True)().text == "part"
+    assert left(app) == 800
+
+
+@pytest.mark.parametrize("options", [{"exempt_when": lambda: True}, {"methods": ["POST"]}], ids=["exempt", "method"])
+@pytest.mark.parametrize("is_view", [True, False])
+def test_settle_of_a_limiter_that_does_not_apply_leaves_the_others(
+    app: Flask, options: dict[str, Any], is_view: bool
+) -> None:
+    @app.route("/", methods=["GET", "POST"])
+    def view() -> str:
+        settle(200, name="service")
+        settle(30, name="tokens")
+        return "ok"
+
+    function = limited(rate_limiter(rules="500/minute", name="tokens", settle=True, **options)(view))
+    app.view_functions["view"] = function if is_view else lambda: str(function())
+
+    assert app.test_client().get("/").text == "ok"
+    assert left_of(app, "service") == 800
+
+
+def test_settle_of_a_limiter_that_is_switched_off_leaves_the_others(app: Flask) -> None:
+    def view() -> str:
+        settle(200, name="default")
+        settle(30, name="tokens")
+        return "ok"
+
+    get = serve(app, rate_limiter(rules="500/minute", name="tokens", settle=True)(view), settle=True)
+    with app.app_context():
+        app.extensions["multilimit"].control.override("view", limiter="tokens", off=True, lasting=True)
+
+    assert [get().text, left(app)] == ["ok", 800]
+
+
 def test_settle_does_nothing_in_an_exempt_view(app: Flask) -> None:
     get = serve(app, settling_at(40), settle=True, exempt_when=lambda: True)
     assert get().text == "ok"
