@@ -9,7 +9,7 @@ from .control.store import Store, store_for
 from .control.watch import ControlFollower
 from .engine import ConfigurationError, Hits, Limiter
 from .engine.errors import brief, check_logger
-from .engine.forks import notify_child
+from .engine.forks import OncePerProcess
 from .engine.hits import matching
 from .engine.keys import DEFAULT_PREFIX, PREFIX_PATTERN
 from .plan.endpoint import revised
@@ -41,22 +41,16 @@ class _Following:
 
     def __init__(self, store: Store, logger: logging.Logger | None) -> None:
         self._overrides = Overrides()
-        self._watching = False
         self._follower = ControlFollower(store, take=self._take, report=_ignore, logger=logger)
-        notify_child(self)
+        self._keep_up = OncePerProcess(self._follower.start)
 
     def apply_overrides(self, hits: Hits) -> Hits | None:
-        if not self._watching:
-            self._watching = True
-            self._follower.start()
+        self._keep_up()
         return revised(hits, self._overrides) if self._overrides else hits
 
     def _take(self, document: Document) -> None:
         if document.overrides != self._overrides.entries:
             self._overrides = Overrides(document.overrides)
-
-    def _after_fork_in_child(self) -> None:
-        self._watching = False
 
 
 def _ignore(error: Exception) -> None:

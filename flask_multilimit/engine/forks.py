@@ -74,6 +74,37 @@ class LateLock:
         self._lock: Lazy[Any] = Lazy(lambda: threading.Lock())  # noqa: PLW0108 - gevent may replace the class until then
 
 
+class OncePerProcess:
+    """Runs ``task`` at the first call in a process, while other threads wait. A call from within the task does nothing.
+    If the task raises, the next call runs it again."""
+
+    def __init__(self, task: Callable[[], None]) -> None:
+        self._task = task
+        self._lock = LateLock()
+        self.done: bool = False
+        self._runner: int | None = None
+        notify_child(self)
+
+    def __call__(self) -> None:
+        if self.done or self._runner == threading.get_ident():
+            return
+        notice_fork()
+        with self._lock():
+            self._run()
+
+    def _run(self) -> None:
+        if not self.done:  # by the thread that had the lock before
+            self._runner = threading.get_ident()
+            try:
+                self._task()
+                self.done = True
+            finally:
+                self._runner = None
+
+    def _after_fork_in_child(self) -> None:
+        self.done, self._runner = False, None
+
+
 _one_at_a_time = Lock()
 _outer: weakref.WeakSet[Locked] = weakref.WeakSet()
 _inner: weakref.WeakSet[Locked] = weakref.WeakSet()

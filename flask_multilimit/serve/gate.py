@@ -166,8 +166,7 @@ class AppGate(AppState):
 
     def apply_overrides(self, hits: Hits) -> Hits | None:
         """``hits``, which no plan has made, after the overrides of their scopes; ``None`` if all are off."""
-        if not self.startup.follows:
-            self.startup.keep_up()
+        self.startup.keep_up()
         plans = self.plans
         return revised(hits, plans.overrides) if plans.overrides else hits
 

@@ -13,7 +13,7 @@ from flask.cli import ScriptInfo, run_command
 from ..config import Settings
 from ..declare.subjects import LimitType
 from ..engine import ConfigurationError, ConfigurationWarning, Limiter
-from ..engine.forks import LateLock, notice_fork, notify_child
+from ..engine.forks import LateLock, OncePerProcess, notice_fork, notify_child
 from ..engine.slots import require_slots
 from ..engine.storage.addresses import redacted
 from ..engine.storage.layers.health import count_workers
@@ -32,8 +32,8 @@ class Startup:
         self._settings = in_force.settings  # those of the app: the test kit may replace those in force
         self.checked: bool = False
         """Whether the limits were checked, so requests are served."""
-        self.follows: bool = False
-        """Whether this process follows changes."""
+        self.keep_up: OncePerProcess = OncePerProcess(self._follow)
+        """Begins to follow changes, once in each process."""
         self.finished: bool = False
         """Whether nothing is left to do in this process. If a limited function is called before the first request, the
         process follows changes, but that request still has to check the limits."""
@@ -69,20 +69,10 @@ class Startup:
         for problem in problems:
             SafeLogger(self._in_force.app.logger).warning("Rate limits: %s", problem)
 
-    def keep_up(self) -> None:
-        """Begin to follow changes, once in each process."""
-        if not self.follows:
-            notice_fork()
-            with self._lock():
-                if not self.follows:
-                    self.follows = True  # first: receivers of signals may call limited functions
-                    try:
-                        warn_where_quotas_end_with_a_command(self._in_force)
-                        self._applier.start()
-                        self._in_force.audience.begin()
-                    except BaseException:
-                        self.follows = False
-                        raise
+    def _follow(self) -> None:
+        warn_where_quotas_end_with_a_command(self._in_force)
+        self._applier.start()
+        self._in_force.audience.begin()
 
     def validate(self) -> None:
         """Raise :class:`ConfigurationError` for any mistake in declarations and settings of limits."""
@@ -134,7 +124,7 @@ class Startup:
 
     def follow_again(self) -> None:
         """Follow changes again from the next check on, because the thread that followed them has ended."""
-        self.follows = self.finished = False
+        self.keep_up.done = self.finished = False
 
     def _after_fork_in_child(self) -> None:
         """The thread that follows changes stays behind in the parent."""

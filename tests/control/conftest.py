@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import Any
+from threading import Event
+from typing import Any, TypeVar
 
 import pytest
 import redis
@@ -12,11 +14,14 @@ from flask import Flask, g, request
 
 from flask_multilimit import IP, USER, MultiLimit, Rule, rate_limiter
 from flask_multilimit.control.control import Control
-from flask_multilimit.control.store import StoredDocument, StoreInMemory
+from flask_multilimit.control.store import StoredDocument, StoreInMemory, StoreInStorage
 from flask_multilimit.control.watch import ControlFollower
 from flask_multilimit.serve.gate import gate_of
 from support.asking import ask, view
 from support.servers import Binary, Server
+from support.waiting import PATIENCE
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +90,31 @@ def own_server(server_binaries: dict[str, Binary]) -> Iterator[Server]:
     """A server that a test may stop. It keeps nothing through a restart."""
     with Server(next(iter(server_binaries.values())), tcp=True) as server:
         yield server
+
+
+class SlowStart:
+    """A process that learns the changes in force late."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._asked, self._let_go = Event(), Event()
+        read = StoreInStorage.read
+
+        def slow(store: StoreInStorage, known: str) -> StoredDocument:
+            self._asked.set()
+            assert self._let_go.wait(PATIENCE)
+            return read(store, known)
+
+        monkeypatch.setattr(StoreInStorage, "read", slow)
+
+    def two(self, ask: Callable[[], T]) -> list[T]:
+        """What two calls return, the second of which begins while the first waits for the changes in force."""
+        with ThreadPoolExecutor() as threads:
+            first = threads.submit(ask)
+            assert self._asked.wait(PATIENCE)
+            second = threads.submit(ask)
+            wait([second], timeout=0.2)  # for nothing, unless it does not wait for the changes
+            self._let_go.set()
+            return [first.result(), second.result()]
 
 
 class SkewedStore(StoreInMemory):

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import redis
 
-from control.conftest import Shop, shop_on
+from control.conftest import Shop, SlowStart, shop_on
 from flask_multilimit import Ban, ConfigurationError
 from flask_multilimit.control import follow_control
+from flask_multilimit.control.store import StoreInStorage
 from flask_multilimit.engine import Hits, Limiter, hits_for
 from flask_multilimit.signals import subject_banned
 from support.asking import commands
@@ -240,6 +242,34 @@ def test_limiter_without_an_app_applies_overrides_with_follow_control(on_server:
         assert passes(limiter, mail()) == 2
     finally:
         limiter.close()
+
+
+def test_no_check_of_a_new_process_passes_before_it_knows_the_overrides(
+    on_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop_on(on_server).control.override("mail", limiter="user", rules="5/minute", lasting=True, force=True)
+    limiter = Limiter(on_server)
+    follow_control(limiter)
+
+    decisions = SlowStart(monkeypatch).two(lambda: limiter.check(mail()))
+    limiter.close()
+
+    assert [each.statuses[0].rule.count for each in decisions] == [5, 5]
+
+
+def test_limiter_follows_control_if_its_first_try_failed(on_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop_on(on_server).control.override("mail", limiter="user", rules="5/minute", lasting=True, force=True)
+    limiter = Limiter(on_server)
+    follow_control(limiter)
+    monkeypatch.setattr(StoreInStorage, "read", Mock(side_effect=ConfigurationError("the directory is not writable")))
+    with pytest.raises(ConfigurationError):
+        limiter.check(mail())
+
+    monkeypatch.undo()
+    decision = limiter.check(mail())
+    limiter.close()
+
+    assert decision.statuses[0].rule.count == 5
 
 
 def test_check_of_a_limiter_that_follows_control_is_one_command(on_server: str, redis_client: redis.Redis) -> None:

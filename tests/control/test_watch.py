@@ -17,13 +17,14 @@ from typing import Any
 import pytest
 import redis
 
-from control.conftest import Shop, shop_on
+from control.conftest import Shop, SlowStart, shop_on
 from flask_multilimit.control import ControlConflict, watch
 from flask_multilimit.control.document import Document
 from flask_multilimit.control.store import StoreInStorage
 from flask_multilimit.engine import RedisStorage, StorageError
 from flask_multilimit.engine.storage.redis.failures import RIGHTS, RIGHTS_OF_OPERATORS, RIGHTS_OF_WORKERS
 from flask_multilimit.plan.changes import ChangeValidator
+from flask_multilimit.signals import control_changed
 from support.asking import commands
 from support.cluster import Cluster
 from support.folders import DOCS
@@ -47,6 +48,27 @@ def test_other_process_applies_a_change_and_its_end(on_server: str) -> None:
 def test_new_process_applies_changes_at_its_first_request(on_server: str) -> None:
     shop_on(on_server).control.deny("198.51.100.7", lasting=True)
     assert shop_on(on_server).denies()
+
+
+def test_no_request_of_a_new_process_passes_before_it_knows_the_changes(
+    on_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop_on(on_server).control.deny("198.51.100.7", lasting=True)
+    new = shop_on(on_server)
+
+    assert SlowStart(monkeypatch).two(new.denies) == [True, True]
+
+
+def test_receiver_of_the_first_changes_may_check_limits(on_server: str) -> None:
+    shop_on(on_server).control.deny("203.0.113.9", lasting=True)
+    new, checked = shop_on(on_server), list[bool]()
+
+    def check(*_: Any, **__: Any) -> None:
+        checked.append(new.multilimit.check("1/minute", scope="mail").allowed)
+
+    with control_changed.connected_to(check, new.app):
+        assert new.statuses(1) == [200]
+    assert checked == [True]
 
 
 def test_requests_send_no_command_for_changes(on_server: str, redis_client: redis.Redis) -> None:

@@ -93,11 +93,11 @@ def test_process_follows_changes_if_its_first_try_failed(
     with app.app_context():
         with pytest.raises(ConfigurationError):
             multilimit.check("1/minute", scope="mail")
-        assert not gate_of(app).startup.follows
+        assert not gate_of(app).startup.keep_up.done
         assert multilimit.check("1/minute", scope="mail").allowed
 
     assert asked == [""]
-    assert gate_of(app).startup.follows
+    assert gate_of(app).startup.keep_up.done
 
 
 @pytest.mark.usefixtures("multilimit")
