@@ -114,7 +114,6 @@ def test_a_long_text_in_a_file_is_an_error_that_does_not_repeat_it(tmp_path: Pat
 def test_a_long_argument_of_a_command_is_refused(app: Flask, name: str) -> None:
     for arguments in ([LONG], ["--endpoint", LONG], ["--ip", LONG], ["--subject", f"user:{LONG}"]):
         answer = app.test_cli_runner().invoke(args=["multilimit", name, *arguments])
-
         assert answer.exit_code == 2
         assert len(answer.output) < SHORT
 
@@ -157,7 +156,6 @@ def test_a_long_header_field_of_a_request_makes_no_long_key(
     client: FlaskClient, storage: MemoryStorage, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
     answers = [client.get("/", headers={name: LONG.strip()}).status_code for _ in range(6)]
-
     assert answers == [200] * 5 + [429]
     assert max(len(stored.key) for stored in storage.keys("rate_limit:", None)) <= 200
     assert all(len(record.getMessage()) < SHORT for record in caplog.records)

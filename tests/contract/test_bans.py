@@ -90,9 +90,7 @@ def test_only_strikes_within_the_period_count(bench: Bench) -> None:
 def test_refused_check_charges_only_strikes(bench: Bench) -> None:
     wide = hits_for("10/minute", scope="wide", subject="user:ada")
     plan = Hits((*wide, *banning()))
-
     refused(bench, plan, 3)
-
     assert bench.limiter.peek(wide).remaining == 9
 
 
@@ -103,10 +101,8 @@ def test_allowed_check_writes_no_ban_key(bench: Bench) -> None:
 
 def test_peek_is_no_strike_and_begins_no_ban(bench: Bench) -> None:
     refused(bench, banning(), 2)
-
     for _ in range(5):
         assert bench.limiter.peek(banning()).bans[0].strikes_left == 1
-
     assert bench.limiter.peek(banning()).ban is None
 
 
@@ -162,18 +158,14 @@ def test_ban_refuses_every_check_with_its_scope(bench: Bench) -> None:
 
 def test_bans_of_one_check_count_strikes_separately(bench: Bench) -> None:
     first, second = banning(scope="a"), banning(Ban(after=2, time=60), "1/hour", scope="b")
-
     decision = refused(bench, Hits((*first, *second)), 2)
-
     assert [(ban.holds, ban.strikes_left) for ban in decision.bans] == [(False, 1), (True, 0)]
     assert [status.name for status in decision.violated] == ["user-60s", "user-3600s", "user-ban"]
 
 
 def test_refusals_of_slots_are_strikes(bench: Bench) -> None:
     plan = banning(rules=[Concurrent(1)])
-
     decision = refused(bench, plan, 3)
-
     assert decision.ban is not None
     assert decision.refused_for == 3600
 
@@ -243,10 +235,8 @@ def test_fractional_factor_rounds_down_to_microseconds_at_each_step(bench: Bench
 
 def test_changed_ban_time_applies_to_a_ban_in_force(bench: Bench) -> None:
     refused(bench, banning(), 3)
-
     shorter = bench.limiter.check(banning(Ban(time=60, most=60)))
     longer = bench.limiter.check(banning(Ban(time=7200)))
-
     assert (shorter.retry_after, longer.retry_after) == (60, 7200)
 
 
@@ -256,9 +246,7 @@ def test_changed_ban_time_applies_to_a_ban_in_force(bench: Bench) -> None:
 def test_refused_check_repeated_with_its_id_is_one_strike(bench: Bench) -> None:
     first = refused(bench, banning(), 1)
     other = bench.limiter.check(banning())
-
     again = [bench.limiter.check(banning(), check_id=decision.id) for decision in (first, other, first)]
-
     assert [decision.bans[0].strikes_left for decision in again] == [1, 1, 1]
 
 
@@ -279,18 +267,14 @@ def test_repeated_check_that_began_a_ban_says_so_again(bench: Bench) -> None:
 
 def test_repeated_allowed_check_is_no_strike(bench: Bench) -> None:
     decision = bench.limiter.check(banning())
-
     for _ in range(5):
         assert bench.limiter.check(banning(), check_id=decision.id).allowed
-
     assert bench.limiter.peek(banning()).bans[0].strikes_left == 3
 
 
 def test_each_refusal_in_check_many_is_a_strike(bench: Bench) -> None:
     bench.limiter.check(banning())
-
     decisions = bench.limiter.check_many([banning()] * 4)
-
     assert [decision.ban is not None for decision in decisions] == [False, False, True, True]
     assert [decision.ban.begun for decision in decisions if decision.ban] == [True, False]
 
@@ -310,7 +294,6 @@ def test_ban_of_a_shadow_refuses_no_check_and_shows_when_it_would(bench: Bench) 
 def test_reset_ends_a_ban_and_forgets_its_repetition(bench: Bench) -> None:
     refused(bench, banning(), 3)
     bench.limiter.reset(banning())
-
     assert bench.limiter.check(banning()).allowed
     assert refused(bench, banning(), 3).retry_after == 3600
 

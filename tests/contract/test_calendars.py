@@ -82,7 +82,6 @@ def test_cost_is_charged_whole_and_one_above_the_count_never_passes(bench: Bench
 def test_changed_count_applies_to_used_units(bench: Bench) -> None:
     bench.limiter.check(hits(MONTH, cost=3))
     more = Calendar(10, "month", timezone="Europe/Berlin", anchor=15)
-
     assert bench.limiter.check(hits(more)).remaining == 6
     assert bench.limiter.peek(hits(MONTH)).remaining == 0
 

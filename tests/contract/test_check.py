@@ -38,18 +38,14 @@ def test_storage_clock_is_read_once_for_all_hits(bench: Bench) -> None:
 
 def test_exactly_the_count_is_admitted_at_one_instant(bench: Bench, algorithm: str) -> None:
     plan = hits(rule(algorithm, count=5))
-
     decisions = [bench.limiter.check(plan) for _ in range(7)]
-
     assert [decision.allowed for decision in decisions] == [True] * 5 + [False] * 2
     assert [decision.remaining for decision in decisions] == [4, 3, 2, 1, 0, 0, 0]
 
 
 def test_allowed_check_charges_every_hit_its_own_cost(bench: Bench, algorithm: str) -> None:
     plan = (*one_of_each(tight=algorithm), *hits(rule(algorithm), scope="heavy", cost=3))
-
     assert bench.limiter.check(plan).allowed
-
     left = [status.remaining for status in bench.limiter.peek(plan).statuses]
     assert left == [hit.rule.count - hit.cost for hit in plan]
 
@@ -109,9 +105,7 @@ def test_every_rule_that_refuses_is_named(bench: Bench, algorithm: str) -> None:
 
 def test_remaining_of_a_decision_is_the_smallest_of_its_rules(bench: Bench, algorithm: str) -> None:
     plan = hits([rule(algorithm, 10, 5), rule(algorithm, 20, 3), rule(algorithm, 30, 9)])
-
     decision = bench.limiter.check(plan)
-
     assert [status.remaining for status in decision.statuses] == [4, 2, 8]
     assert decision.remaining == 2
 

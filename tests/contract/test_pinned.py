@@ -170,9 +170,7 @@ def test_reply_of_each_algorithm_is_unchanged(bench: Bench, algorithm: str) -> N
 def test_reply_of_a_queue_has_its_delay_also_in_a_refusal(bench: Bench) -> None:
     queue = Rule(10, 10, algorithm="leaky_bucket", max_delay=2)
     both = hits([queue, Rule(100, 2)])
-
     replies = [list(bench.limiter.check(both).reply)[1:4] for _ in range(3)]
-
     assert replies == [[1, 0, 2], [1, SECOND, 1], [0, 2 * SECOND, 1]]
 
 

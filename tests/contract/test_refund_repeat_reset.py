@@ -26,9 +26,7 @@ keeps_ids = pytest.mark.parametrize("algorithm", REMEMBERING)
 def test_refund_restores_the_quota(bench: Bench, algorithm: str, cost: int) -> None:
     plan = hits([rule(algorithm), rule(algorithm, 60, 9)], cost=cost)
     before = bench.limiter.peek(plan)
-
     bench.limiter.refund(bench.limiter.check(plan))
-
     assert bench.limiter.peek(plan).reply == before.reply
 
 
@@ -69,9 +67,7 @@ def test_refund_in_the_next_window_returns_all_units(bench: Bench) -> None:
 def test_part_of_a_charge_can_be_refunded(bench: Bench, algorithm: str) -> None:
     plan = hits(rule(algorithm), cost=5)
     (charge,) = (decision := bench.limiter.check(plan)).charges
-
     bench.limiter.storage.settle(decision.id, [charge._replace(hit=replace(charge.hit, cost=2))])
-
     assert bench.limiter.peek(plan).remaining == 2
 
 
@@ -172,9 +168,7 @@ def test_refund_takes_back_the_charge_of_its_own_instant(bench: Bench, algorithm
 def test_refund_among_charges_of_one_instant_takes_back_its_own(bench: Bench, algorithm: str) -> None:
     plan = hits(rule(algorithm, 10, 9))
     decisions = [bench.limiter.check(hits(rule(algorithm, 10, 9), cost=cost)) for cost in (1, 3, 2)]
-
     bench.limiter.refund(decisions[1])
-
     assert bench.limiter.peek(plan).remaining == 6
 
 
@@ -297,9 +291,7 @@ def test_reset_restores_all_quotas_and_deletes_their_keys(bench: Bench, algorith
 def test_reset_leaves_other_subjects(bench: Bench, algorithm: str) -> None:
     for subject in ("ada", "bo"):
         exhaust(bench.limiter, hits(rule(algorithm), subject=subject))
-
     bench.limiter.reset(hits(rule(algorithm)))
-
     assert bench.limiter.peek(hits(rule(algorithm), subject="bo")).remaining == 0
 
 

@@ -22,9 +22,7 @@ def settle(bench: Bench, decision: Decision, units: int) -> None:
 def test_settlement_changes_the_charge_to_its_units(bench: Bench, algorithm: str, units: int) -> None:
     plan = rule(algorithm, 3600, 9)
     decision = bench.limiter.check(hits(plan, cost=2))
-
     settle(bench, decision, units)
-
     assert bench.limiter.peek(hits(plan)).remaining == 9 - units
 
 
@@ -72,7 +70,6 @@ def test_units_above_the_count_are_a_debt_that_refuses_until_retry_after(bench: 
 def test_peek_and_refusal_show_the_debt(bench: Bench, algorithm: str, units: int) -> None:
     plan = hits(rule(algorithm, 10, 5))
     settle(bench, bench.limiter.check(plan), units)
-
     for decision in (bench.limiter.peek(plan), bench.limiter.check(plan), bench.limiter.check(plan)):
         assert [(each.remaining, each.debt) for each in decision.statuses] == [(0, units - 5)]
 
@@ -81,7 +78,6 @@ def test_peek_and_refusal_show_the_debt(bench: Bench, algorithm: str, units: int
 def test_debt_beyond_the_precision_of_doubles_is_exact(bench: Bench, name: str, over: int) -> None:
     plan = hits(rule(name, 10, 5))
     settle(bench, bench.limiter.check(plan), 10**9)
-
     (status,) = bench.limiter.peek(plan).statuses
     assert (status.remaining, status.debt) == (0, over)
 
@@ -89,7 +85,6 @@ def test_debt_beyond_the_precision_of_doubles_is_exact(bench: Bench, name: str, 
 def test_debt_in_a_queue_leaves_no_place(bench: Bench) -> None:
     plan = hits(Rule(10, 5, algorithm="leaky_bucket", max_delay=4))
     settle(bench, bench.limiter.check(plan), 30)
-
     (status,) = bench.limiter.peek(plan).statuses
     assert (status.remaining, status.debt) == (0, 30 - plan[0].rule.quota.burst)
 
@@ -113,7 +108,6 @@ def test_cost_0_passes_during_a_debt(bench: Bench, algorithm: str) -> None:
 
 def test_units_above_a_lowered_count_are_shown_as_debt(bench: Bench, algorithm: str) -> None:
     exhaust(bench.limiter, hits(rule(algorithm, 10, 5)))
-
     (status,) = bench.limiter.peek(hits(rule(algorithm, 10, 2))).statuses
     assert (status.allowed, status.remaining) == (False, 0)
     assert status.debt == 3 or algorithm in EVENLY  # with a lower count, their units come back more slowly

@@ -94,10 +94,8 @@ def test_missing_key_is_empty(keeper: KeepsTallies) -> None:
 
 def test_writing_and_reading_return_the_time_of_the_storage(keeper: KeepsTallies) -> None:
     before = time.time()
-
     written = keeper.tally([tally(a=1)], source=SOURCE, number=1)
     read = keeper.tallies([FIRST]).at
-
     assert before - 1 < written <= read < time.time() + 1
 
 

@@ -101,7 +101,6 @@ def test_expired_entry_of_the_copy_is_not_in_force(own_server: Server, copy: Pat
     worker(own_server, copy).control.ban(CLIENT, for_=1)
     own_server.stop()
     time.sleep(1.5)  # the ban ends by the clock of the machine
-
     assert not worker(own_server, copy).denies()
 
 

@@ -40,10 +40,8 @@ OVERRIDES: list[dict[str, Any]] = [
 
 def test_error_about_many_mistakes_shows_only_the_first_ones() -> None:
     entries = [{**ENTRY, "id": f"{number}", "since": "x" * 400} for number in range(5000)]
-
     with pytest.raises(ConfigurationError, match=r"more mistakes$") as caught:
         document_from(json.dumps({"format": 1, "entries": entries}))
-
     assert len(str(caught.value)) < 10_000
 
 
@@ -75,7 +73,6 @@ def test_random_entry_is_an_error_or_is_read_back_as_written(changed: dict[str, 
 def test_entry_is_in_force_until_its_end() -> None:
     short, long = (entry_from({**ENTRY, "id": str(n) * 8, "who": f"::{n}", "until": float(n)}) for n in (1, 2))
     document = Document(entries=(short, long))
-
     assert [len(document.at(now).entries) for now in (0.5, 1.0, 1.5, 2.0)] == [2, 1, 1, 0]
     assert document.next_end == 1.0
 
@@ -234,7 +231,6 @@ class TestDocumentOnServer:
 
     def test_import_needs_force_if_any_entry_needs_it(self, shop: Shop) -> None:
         text = json.dumps({"format": 1, "entries": [ENTRY, {**ENTRY, "id": "1" * 8, "who": "0.0.0.0/0"}]})
-
         with pytest.raises(NeedsForce, match=r"0\.0\.0\.0/0"):
             shop.control.import_entries(text)
         assert shop.control.entries() == ()
@@ -246,9 +242,7 @@ class TestDocumentOnServer:
 
     def test_import_leaves_out_entries_that_have_ended(self, shop: Shop) -> None:
         text = json.dumps({"format": 1, "entries": [ENTRY, {**ENTRY, "id": "1" * 8, "who": "::1", "until": 2.0}]})
-
         imported = shop.control.import_entries(text)
-
         assert [str(each) for each in imported] == ["deny 203.0.113.7"]
         assert shop.control.history(1)[0]["entry"] == "entries: 1"
 
@@ -257,7 +251,6 @@ class TestDocumentOnServer:
         self, shop: Shop, second: dict[str, Any], same: str
     ) -> None:
         text = json.dumps({"format": 1, "entries": [ENTRY, {**ENTRY, **second}]})
-
         with pytest.raises(ConfigurationError, match=f"entries with the same {same}: deny 203.0.113.7"):
             shop.control.import_entries(text)
         assert shop.control.entries() == ()

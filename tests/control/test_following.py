@@ -46,7 +46,6 @@ def passes(limiter: Limiter, hits: Hits, times: int = 6) -> int:
 def test_limiter_of_an_app_applies_overrides_of_a_scope(shop: Shop, override: dict[str, Any], admitted: int) -> None:
     where = None if "who" in override else "mail"
     shop.control.override(where, **override, lasting=True, force=True)
-
     with shop.app.app_context():
         assert passes(shop.multilimit.limiter, mail()) == admitted
 
@@ -66,10 +65,8 @@ def test_ban_of_another_scope_watches_rules_changed_by_an_override(shop: Shop, r
 
 def test_check_hits_applies_overrides_of_the_scope(shop: Shop) -> None:
     shop.control.override("mail", rule="user-60s", rules="4/minute", lasting=True, force=True)
-
     with shop.app.test_request_context():
         found = [shop.multilimit.check_hits(mail(), scope="mail", subject="user:42") for _ in range(5)]
-
     assert [each.allowed for each in found] == [True] * 4 + [False]
 
 

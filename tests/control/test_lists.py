@@ -40,9 +40,7 @@ def test_denied_client_gets_the_status_of_its_entry(shop: Shop) -> None:
 
 def test_banned_client_gets_429_with_the_end_of_the_ban(shop: Shop) -> None:
     shop.control.ban("198.51.100.7", for_=90)
-
     answer = shop.ask("/open")
-
     assert (answer.status_code, answer.headers["Retry-After"]) == (429, "90")
     assert answer.get_json(force=True)["detail"] == "You are temporarily banned."
 
@@ -90,9 +88,7 @@ class TestExpiredEntries:
 
     def test_expired_allow_entry_does_not_hide_a_denial(self) -> None:
         live = [listing("allow", "203.0.113.9", until=1.0), listing("deny", "203.0.113.0/24", until=None)]
-
         found = AccessLists(live=live, resolve=listing_resolver(lambda: 1.0, 403)).of_address("203.0.113.9")
-
         assert found is not None
         assert found.action == "deny"
 
@@ -227,6 +223,5 @@ def test_listing_a_user_without_a_user_loader_is_an_error(app: Flask) -> None:
 def test_user_in_a_list_setting_without_a_user_loader_is_an_error(app: Flask) -> None:
     app.config["MULTILIMIT_ALLOW"] = ["user:42"]
     multilimit = MultiLimit(app)
-
     with pytest.raises(ConfigurationError, match=r'^MULTILIMIT_ALLOW: "user:42": type=.* needs to know the user'):
         multilimit.validate(app)

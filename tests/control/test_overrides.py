@@ -83,7 +83,6 @@ def test_override_applies_to_its_target_only(
     shop: Shop, where: str | None, given: dict[str, Any], asked: dict[str, str], count: int, other: dict[str, str]
 ) -> None:
     shop.control.override(where, **given, lasting=True, force=True)
-
     assert shop.statuses(count + 1, **asked) == [200] * count + [429]
     if other:
         assert shop.statuses(3, **other) == [200, 200, 429]
@@ -137,7 +136,6 @@ class TestLimiters:
     def test_limiter_can_be_put_in_shadow_and_back(self, shop: Shop) -> None:
         trial = shop.control.override("*", limiter="ip", shadow=True, lasting=True)
         assert shop.statuses(3) == [200, 200, 200]
-
         shop.control.undo(trial.id)
         assert shop.statuses(1) == [429]
 
@@ -205,7 +203,6 @@ class TestOtherLimits:
         shop.control.override("mail", rule="default-60s", rules="3/minute", lasting=True, force=True)
         with shop.app.app_context():
             allowed = [shop.multilimit.check("2/minute", scope="mail").allowed for _ in range(4)]
-
         assert allowed == [True, True, True, False]
 
     def test_override_applies_to_a_limited_function(self, shop: Shop) -> None:
@@ -402,7 +399,6 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 def test_invalid_override_is_an_error_and_not_stored(shop: Shop, given: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         shop.control.override(**given, lasting=True)
-
     assert shop.control.entries() == ()
     assert shop.control.history() == []
 
@@ -480,9 +476,7 @@ def test_later_of_two_overrides_of_a_rule_decides(shop: Shop, places: tuple[str,
 def test_imported_override_applies_after_those_in_force(shop: Shop) -> None:
     shop.control.override("show", rule="ip-60s", rules="3/minute", lasting=True)
     written = {"kind": "override", "id": "1" * 8, "since": 1, "endpoint": "*", "rule": "ip-60s", "rules": "4/minute"}
-
     shop.control.import_entries(json.dumps({"format": 1, "entries": [written]}))
-
     assert shop.statuses(5) == [200, 200, 200, 200, 429]
 
 
@@ -538,7 +532,6 @@ def test_overridden_limiter_of_a_view_is_not_charged_when_before_request_answers
     overridden(app, rate_limiter(rules="1/minute"), view(), limiter="default", rules="1/hour", force=True)
     answers = iter(["early", "early", None])
     app.before_request(lambda: next(answers, None))
-
     assert [ask(app).status_code for _ in range(4)] == [200, 200, 200, 429]
 
 

@@ -31,7 +31,6 @@ def test_preview_shows_changed_endpoints_and_changes_nothing(shop: Shop) -> None
 def test_previewed_change_can_be_put_in_force(shop: Shop) -> None:
     preview = shop.control.preview(OVERRIDE, lasting=True)
     shop.control.put(preview.entry)
-
     assert shop.control.entries() == (preview.entry,)
     assert shop.statuses(3) == [200] * 3
 
@@ -125,7 +124,6 @@ def test_change_to_less_than_a_hundredth_needs_force(shop: Shop, given: dict[str
 def test_added_shadow_refuses_nobody_and_needs_no_force_until_its_trial_ends(shop: Shop) -> None:
     limit = {"type": "default", "rules": "1/day", "shadow": True}
     shop.control.override("show", limit=limit, lasting=True)
-
     given = {"kind": "override", "endpoint": "show", "limiter": "default", "shadow": False}
     assert "less than a hundredth" in shop.control.preview(given, lasting=True).warning
 
@@ -263,7 +261,6 @@ class TestTwoOperators:
         control = both[0].control
         for time in ("1h", "2h"):
             control.ban("203.0.113.7", for_=time)
-
         assert [each["replaces"] for each in control.history()] == ["ban 203.0.113.7", ""]
 
 

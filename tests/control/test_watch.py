@@ -55,7 +55,6 @@ def test_no_request_of_a_new_process_passes_before_it_knows_the_changes(
 ) -> None:
     shop_on(on_server).control.deny("198.51.100.7", lasting=True)
     new = shop_on(on_server)
-
     assert SlowStart(monkeypatch).two(new.denies) == [True, True]
 
 
@@ -147,9 +146,7 @@ def test_entry_ends_soon_also_where_putting_changes_in_force_takes_long(
 ) -> None:
     shop = shop_on(on_server)
     monkeypatch.setattr(watch, "PRUNING_PAUSE", 10**9)
-
     shop.control.deny("198.51.100.7", for_="1h")
-
     assert shop.follower._next_pruning <= time.monotonic() + watch.LONGEST_PAUSE
 
 

@@ -205,9 +205,7 @@ def test_override_never_imports_a_module(module: str, monkeypatch: pytest.Monkey
 
 def test_data_can_contain_python_objects() -> None:
     written = {"type": LimitType.IP, "rules": [Rule(60, 5), "9/hour"], "charge_when": [401], "ban": {"after": 5}}
-
     declared = Declaration.of("here", limiter_options("here", written))
-
     assert (declared.type, declared.rules, declared.ban) == (LimitType.IP, (Rule(60, 5), Rule(3600, 9)), Ban(after=5))
     assert callable(declared.charge_when)
 
@@ -331,6 +329,5 @@ WRONG: list[tuple[Any, str]] = [
 def test_error_in_a_file_names_file_path_value_and_remedy(written: Any, message: str, tmp_path: Path) -> None:
     file = tmp_path / "limits.json"
     file.write_text(json.dumps(written))
-
     with pytest.raises(ConfigurationError, match=f"^limits.json: .*{message}"):
         read_limits(file)

@@ -92,9 +92,7 @@ def test_changed_plan_applies_at_once_to_the_used_quota(limited: Flask) -> None:
 def test_dynamic_rules_are_one_check_with_all_other_limits(app: Flask, storage: RecordingStorage) -> None:
     MultiLimit(app, storage=storage, application_limits="100/day")
     app.add_url_rule("/", "view", rate_limiter(rules=lambda: (Rule(1, 2), "5/minute"))(view()))
-
     ask(app)
-
     assert storage.windows == [[86400, 1, 60]]
 
 
@@ -115,9 +113,7 @@ def test_stricter_rule_decides_when_a_fixed_rule_has_the_same_key(app: Flask, st
 class TestFailingCallable:
     def test_last_good_rules_of_each_client_stay_in_force(self, limited: Flask, tiers: Tiers, answer: Any) -> None:
         assert [get(limited, "g", "gold"), get(limited, "f", "free")] == [200, 200]
-
         tiers.answer = answer
-
         assert [get(limited, "g", "gold") for _ in range(3)] == [200, 200, 429]
         assert get(limited, "f", "free") == 429
 
@@ -235,7 +231,6 @@ def test_failing_callable_is_500_although_before_request_answers(
     MultiLimit(app, storage=storage, application_limits=rate_limiter(type=LimitType.IP, rules=tiers))
     app.add_url_rule("/", "view", view())
     app.before_request(lambda: "cached")
-
     assert statuses(production(app), "/", headers={"X-Plan": "none"}) == [500]
 
 
@@ -410,10 +405,8 @@ def test_failure_for_several_clients_in_a_row_is_signalled_once(
     limited: Flask, tiers: Tiers, failures: list[dict[str, Any]]
 ) -> None:
     tiers.answer = RuntimeError("database away")
-
     for key in ("a", "b", "c"):
         get(limited, key)
-
     assert len(failures) == 1
 
 
@@ -421,7 +414,6 @@ def test_repeated_failure_for_one_client_is_signalled_once(limited: Flask, failu
     for _ in range(3):
         get(limited, "g", "gold")
         get(limited, "broken", "no such plan")
-
     assert [type(failure["error"]) for failure in failures] == [KeyError]
 
 
@@ -429,7 +421,6 @@ def test_failures_for_many_invented_subjects_send_few_signals(limited: Flask, fa
     for number in range(50):
         get(limited, "g", "gold")
         get(limited, f"invented-{number}", "no such plan")
-
     assert len(failures) == 10
 
 

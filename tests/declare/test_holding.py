@@ -106,10 +106,8 @@ class TestGenerators:
 
     def test_generator_can_end_in_the_context_of_another_app(self) -> None:
         drawn = rows()
-
         with Flask("other").app_context():
             assert list(drawn) == ["first", "second None"]
-
         assert len(KEEPER) == 0
 
 

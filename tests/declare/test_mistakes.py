@@ -205,7 +205,6 @@ def test_setting_with_an_invalid_limit_is_an_error_that_names_it(
     app: Flask, given: Any, message: str, setting: str
 ) -> None:
     app.config[f"MULTILIMIT_{setting}"] = {"view": given} if setting == "LIMITS" else given
-
     with pytest.raises(ConfigurationError, match=rf"(?i)MULTILIMIT_{setting}|{setting}.*{message}") as raised:
         MultiLimit(app)
     assert raised.match(message)
@@ -234,7 +233,6 @@ class TestAtTheFirstRequest:
     def test_methods_that_no_route_takes_are_an_error(self, app: Flask, method: str, message: str) -> None:
         MultiLimit(app)
         app.add_url_rule("/", "view", rate_limiter(methods=[method])(view()))
-
         with pytest.raises(ConfigurationError, match=f'limiter on "view": {message}'):
             ask(app)
 

@@ -57,7 +57,6 @@ class Client:
 @pytest.mark.parametrize("rules", RULES.values(), ids=RULES)
 def test_reserved_fifth_is_kept_for_critical_requests(rules: Any) -> None:
     client = Client(app_with(rules=rules, reserve={"critical": 0.2}))
-
     assert client.admitted("normal") == 8
     assert client.admitted("critical") == 2
     assert client.admitted("normal") == 0
@@ -72,7 +71,6 @@ def test_critical_requests_can_use_the_whole_count(rules: Any) -> None:
 
 def test_each_priority_can_use_units_not_reserved_for_higher_ones() -> None:
     client = Client(app_with(rules="100/minute", reserve={"payments": 0.1, "users": 0.3}))
-
     assert client.admitted("crawler", 200) == 60
     assert client.admitted("users", 200) == 30
     assert client.admitted("payments", 200) == 10

@@ -234,10 +234,8 @@ class TestIdleRules:
 
     def test_idle_rule_is_warned_of_once_below_more_limiters(self) -> None:
         below = rate_limiter(rules="10/minute")(view)
-
         with pytest.warns(ConfigurationWarning, match="can never refuse"):
             below = rate_limiter(rules="600/hour")(below)
-
         rate_limiter(rules="100/hour", type=LimitType.IP)(rate_limiter(rules="2000/day")(below))
 
     @pytest.mark.parametrize(
@@ -310,7 +308,6 @@ class TestSettings:
     )
     def test_invalid_value_is_an_error_at_start_up(self, app: Flask, name: str, value: object, message: str) -> None:
         app.config[f"MULTILIMIT_{name}"] = value
-
         with pytest.raises(ConfigurationError, match=re.escape(message)):
             MultiLimit(app)
         assert "multilimit" not in app.extensions
@@ -373,10 +370,8 @@ class TestSettings:
     )
     def test_error_hides_the_password_in_a_storage_uri(self, app: Flask, uri: object) -> None:
         app.config["MULTILIMIT_STORAGE_URI"] = uri
-
         with pytest.raises(ConfigurationError) as raised:
             MultiLimit(app)
-
         assert "secret" not in str(raised.value)
 
     def test_object_that_is_not_a_storage_is_an_error(self, app: Flask) -> None:

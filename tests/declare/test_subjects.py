@@ -118,7 +118,6 @@ class TestCombinedTypes:
         self, get: Callable[[str | None, str], int], storage: RecordingStorage
     ) -> None:
         ann_here, ann_there, bob_here = ("ann", "192.0.2.1"), ("ann", "192.0.2.2"), ("bob", "192.0.2.1")
-
         assert [get(*each) for each in (ann_here, ann_there, bob_here, ann_here)] == [200, 200, 200, 429]
         assert all(len(hits) == 1 for hits in storage.checks)
         assert storage.keys_asked[0][0].split("}:")[1].startswith("user+ip:")

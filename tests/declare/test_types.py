@@ -55,7 +55,6 @@ class TestAddresses:
     ) -> None:
         client = limit(limited_app, type=LimitType.IP)
         addresses = ["2001:db8:1:1::1", "2001:db8:1:1:ffff:ffff:ffff:ffff", "2001:db8:1:2::1"]
-
         assert statuses(client, addresses) == [200, 429, 200]
         assert len(set(types_and_subjects(storage))) == 2
 
@@ -66,7 +65,6 @@ class TestAddresses:
         app.config["MULTILIMIT_IPV6_PREFIX"] = prefix
         MultiLimit(app)
         client = limit(app, type=LimitType.IP)
-
         assert statuses(client, ["2001:db8:1:1::1", "2001:db8:1:1:1::1", "2001:db8:1:2::1"]) == expected
 
     @pytest.mark.parametrize(
@@ -246,9 +244,7 @@ class TestUsers:
     ) -> None:
         MultiLimit(app, storage=storage, user_loader=lambda: returned)
         client = limit(app, type=LimitType.USER)
-
         assert statuses(client, ["203.0.113.7"]) == [200]
-
         assert types_and_subjects(storage) == [expected]
 
     def test_local_proxy_of_a_user_is_resolved_at_each_request(self, app: Flask, storage: RecordingStorage) -> None:
@@ -266,7 +262,6 @@ class TestUsers:
     def test_user_id_of_another_type_is_an_error(self, app: Flask, returned: object) -> None:
         MultiLimit(app, user_loader=lambda: returned)
         client = limit(app, type=LimitType.USER)
-
         with pytest.raises(ConfigurationError, match=r"user_loader returned .*: return a str, an int, a UUID, or None"):
             client.get("/")
 
@@ -324,7 +319,6 @@ class TestAnonymousUsers:
         app.config["MULTILIMIT_ANONYMOUS_USER"] = setting
         MultiLimit(app, user_loader=lambda: None)
         client = limit(app, type=LimitType.USER)
-
         assert statuses(client, ["203.0.113.7", "203.0.113.8", "203.0.113.7"]) == expected
 
     @pytest.mark.parametrize("setting", ["ip", "shared"])

@@ -462,16 +462,13 @@ class TestCustomers:
 
     def test_customers_are_warned_when_four_fifths_are_used(self, run: Run) -> None:
         found = run(self.PAGE, "warn")
-
         statuses(found["app"], "/search", 7, headers={"X-User": "bob"})
         statuses(found["app"], "/search", 8, headers={"X-User": "ada"})
-
         assert found["warned"] == {"ada"}
 
     def test_support_page_uses_the_plan_of_the_customer(self, run: Run) -> None:
         app = run(self.PAGE, "support")["app"]
         statuses(app, "/search", 1, headers={"X-User": "bob"})
-
         assert json.loads(ask(app, "/support/bob").text)["left"] == {"50 per day": 49}
         assert json.loads(ask(app, "/support/ada").text)["left"] == {"1000 per day": 1000}
 
@@ -502,17 +499,13 @@ class TestDashboard:
         self, run: Run, credentials: tuple[str, str] | None, status: int
     ) -> None:
         app = run(self.PAGE, "basic")["app"]
-
         answer = app.test_client().get("/limits/", auth=credentials)
-
         assert answer.status_code == status
         assert ("WWW-Authenticate" in answer.headers) == (status == 401)
 
     def test_visitor_without_the_right_to_change_sees_no_forms(self, run: Run) -> None:
         app = run(self.PAGE, "may-change")["app"]
-
         page = app.test_client().get("/limits/lists").text
-
         assert "on call" in page
         assert 'method="post"' not in page
 
@@ -534,9 +527,7 @@ class TestRealCost:
 
     def test_header_field_with_the_cost_is_hidden_from_clients(self, run: Run) -> None:
         client = run(self.PAGE, "header")["app"].test_client()
-
         response = client.get("/graphql")
-
         assert "X-Points" not in response.headers
         assert self.left(client, "graphql") == (1000 - 34, 0)
 

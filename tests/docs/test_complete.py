@@ -51,7 +51,6 @@ def test_every_example_is_named_on_some_page() -> None:
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     text = "\n".join(page.read_text() for page in pages)
     examples = {each.name for each in (ROOT / "examples").iterdir() if not each.name.startswith(("_", "."))}
-
     assert {name for name in examples if f"examples/{name.removesuffix('.py')}" not in text} == set()
 
 
@@ -150,6 +149,5 @@ def test_readmes_in_both_languages_show_the_same_code() -> None:
 def test_python_versions_agree_in_all_files() -> None:
     found = {name: re.findall(pattern, (ROOT / name).read_text(encoding="utf-8")) for name, pattern in VERSIONS.items()}
     declared = found["setup.cfg"]
-
     assert found["README.md"] == found["README.zh-CN.md"] == [(declared[0], declared[-1])]
     assert found["CHANGELOG.md"] == [(declared[0], declared[-1])]

@@ -21,7 +21,6 @@ def test_path_in_contributing_exists_or_is_new(path: str) -> None:
 
 def test_commands_with_a_word_select_tests() -> None:
     commands = re.findall(r"^\$ pytest (\S+\.py) -k (\w+)", PAGE, re.MULTILINE)
-
     assert commands
     for file, word in commands:
         assert re.search(rf"^def test_\w*{word}", (ROOT / file).read_text(), re.MULTILINE), (file, word)

@@ -150,7 +150,6 @@ class TestSocketIO:
         app = Flask("chat")
         MultiLimit(app, application_limits="1/minute", unmatched_limits="1/minute")
         SocketIO(app, async_mode="threading")
-
         assert statuses(app, "/socket.io/?EIO=4&transport=polling", 3, {}) == [200] * 3
 
 
@@ -174,7 +173,6 @@ def test_async_views_of_bare_flask_fail_under_gevent() -> None:
     ran = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", BOTH_AT_ONCE], capture_output=True, text=True, check=True
     )
-
     assert ran.stdout == "[200, 500]\n"
 
 
@@ -215,9 +213,7 @@ def test_served_api_document_is_valid_and_describes_refusals(run: Run, example: 
 def test_api_document_of_apiflask_does_not_fail_with_the_dashboard(run: Run) -> None:
     app: Flask = run(API_DOCUMENTS, "apiflask")["app"]
     app.register_blueprint(Dashboard(app.extensions["multilimit"], authorize=lambda: "ann"))
-
     document = json.loads(ask(app, "/openapi.json").text)
-
     assert list(document["paths"]) == ["/items/{item_id}"]
 
 

@@ -78,7 +78,6 @@ def test_table_says_which_library_is_faster(benchmarks: Any) -> None:
 
 def test_memory_part_measures_every_case(benchmarks: Any) -> None:
     figures = list(benchmarks("in_memory").measure(benchmarks("setting").Setting(quick=True)))
-
     cases = ("1 rule", "3 rules", "10 rules")
     assert {figure.case for figure in figures} == {*cases, *(f"{case}, few units" for case in cases)}
     assert all(0 < figure.low <= figure.value <= figure.high for figure in figures)

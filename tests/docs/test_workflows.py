@@ -36,7 +36,6 @@ def test_every_session_of_nox_has_a_job() -> None:
 def test_every_supported_python_is_tested() -> None:
     named = re.findall(r"^    Programming Language :: Python :: (3\.\d+)$", SETUP, re.MULTILINE)
     supported = re.search(r"^SUPPORTED=\((.*)\)$", CI, re.MULTILINE)
-
     assert supported is not None
     assert _listed("python:", TESTS) == _listed("PYTHONS =", NOXFILE) == supported[1].split() == named
 
@@ -49,7 +48,6 @@ def test_ci_runs_every_session_of_nox() -> None:
 def test_ci_runs_the_test_command_of_the_readme() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     command = re.search(r"^\$ (pip install '.\[test\]' && pytest -n auto)$", readme, re.MULTILINE)
-
     assert command is not None
     assert command[1] in CI
 
@@ -78,7 +76,6 @@ def test_ci_installs_every_program_that_tests_need() -> None:
 )
 def test_job_installs_every_program_that_tests_need(job: str, condition: str | None) -> None:
     (step,) = (step for step in _jobs("tests.yml")[job]["steps"] if "apt-get install" in step.get("run", ""))
-
     assert step.get("if") == condition
     packages = {word for word in step["run"].rpartition("apt-get install")[2].split() if not word.startswith("-")}
     assert packages == {PACKAGES[name] for name in ASKED}

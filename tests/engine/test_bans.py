@@ -78,7 +78,6 @@ def test_hits_with_a_ban_survive_pickling() -> None:
 
 def test_key_of_a_ban_is_in_the_hash_slot_of_its_rules() -> None:
     rule, ban = hits_for("1/minute", scope="s", subject="user:ada", ban=Ban(within=90))
-
     assert rule.key == "rate_limit:{s}:user:ada:sliding_window:60000"
     assert ban.key == "rate_limit:{s}:user:ada:ban:90000"
     assert ban.name == "user-ban"

@@ -66,7 +66,6 @@ def test_a_hit_refuses_a_wrong_kind_of_value(option: str, wrong: Any, message: s
 
 def test_a_hit_is_frozen_and_compared_by_value() -> None:
     hit = Hit("key", Rule(60, 5))
-
     with pytest.raises(FrozenInstanceError):
         hit.cost = 0  # type: ignore[misc]
     assert {hit, Hit("key", Rule(60, 5))} == {hit}

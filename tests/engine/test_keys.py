@@ -61,17 +61,14 @@ def test_different_scope_subject_or_hash_tag_gives_a_different_key(
     a: str, b: str, tag: HashTag, c: str, d: str, other_tag: HashTag
 ) -> None:
     assume((a, b, tag) != (c, d, other_tag))
-
     first = hits_for("1/second", scope=a, subject=f"user:{b}", hash_tag=tag)[0].key
     second = hits_for("1/second", scope=c, subject=f"user:{d}", hash_tag=other_tag)[0].key
-
     assert first != second
 
 
 @given(any_text, any_text, any_tag)
 def test_key_has_exactly_one_hash_tag_that_is_not_empty(scope: str, subject: str, tag: HashTag) -> None:
     key = hits_for("1/second", scope=scope, subject=f"user:{subject}", hash_tag=tag)[0].key
-
     assert key.count("{") == key.count("}") == 1
     assert 0 < key.index("{") + 1 < key.index("}")
     assert len(key.encode()) <= 200
@@ -87,6 +84,5 @@ def test_hash_tag_is_the_scope_or_the_subject_as_chosen(scope: str, subject: str
 def test_a_key_in_a_log_line_shows_the_scope_and_never_the_subject(scope: str, subject: str, tag: HashTag) -> None:
     marked = f"somebody{subject}"
     place = without_subject(hits_for("1/second", scope=scope, subject=f"user:{marked}", hash_tag=tag)[0].key)
-
     assert escape_scope(scope) in place
     assert escape_subject(marked) not in place.replace(escape_scope(scope), "")

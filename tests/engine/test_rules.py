@@ -55,7 +55,6 @@ def test_time_of_a_rule_is_seconds_or_a_timedelta_in_whole_milliseconds(
     given_time: float | timedelta, seconds: float, milliseconds: int
 ) -> None:
     rule = Rule(given_time)
-
     assert rule.time == pytest.approx(seconds, rel=1e-12)
     assert rule.window_ms == milliseconds
     assert rule.quota.window == milliseconds * 1000

@@ -45,9 +45,7 @@ def test_settled_decision_shows_when_the_next_unit_and_all_units_return(algorith
 def test_charge_is_settled_only_once_even_at_its_own_cost(units: int) -> None:
     limiter, plan = Limiter(), hits("10/minute", cost=2)
     decision = limiter.check(plan)
-
     settled = [limiter.settle(decision, each).remaining for each in (units, 7)]
-
     assert [*settled, limiter.peek(plan).remaining] == [10 - units] * 3
 
 
@@ -67,9 +65,7 @@ def test_only_the_latest_checks_are_remembered_as_settled(monkeypatch: pytest.Mo
 
 def test_settling_some_hits_leaves_other_quotas_of_the_check_unchanged() -> None:
     limiter, tokens, requests = Limiter(), hits("100/hour", scope="tokens"), hits("10/minute", scope="requests")
-
     settled = limiter.settle(limiter.check([*tokens, *requests]), 40, tokens)
-
     assert [status.remaining for status in settled.statuses] == [60, 9]
     assert [limiter.peek(plan).remaining for plan in (tokens, requests)] == [60, 9]
 
@@ -86,9 +82,7 @@ def test_refused_checks_and_peeks_are_not_settled() -> None:
 
 def test_slots_stay_held_when_units_are_settled() -> None:
     limiter, plan = Limiter(), hits_for([Concurrent(2), Rule(60, 10)], scope="api")
-
     settled = limiter.settle(limiter.check(plan), 4)
-
     assert [status.remaining for status in settled.statuses] == [1, 6]
     assert [status.remaining for status in limiter.peek(plan).statuses] == [1, 6]
 

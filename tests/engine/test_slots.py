@@ -181,9 +181,7 @@ def test_slot_released_before_the_limiter_closes_is_free(limiter: Limiter, redis
 
 def test_slot_that_was_refunded_is_not_held(limiter: Limiter, redis_client: redis.Redis) -> None:
     refunded = limiter.refund(limiter.check(THREE))
-
     limiter.hold(refunded)
-
     assert redis_client.zcard(THREE[0].key) == 0
     assert len(KEEPER) == 0
 

@@ -53,7 +53,6 @@ def test_message_of_a_configuration_error_is_one_line() -> None:
 @pytest.mark.parametrize("text", UNSAFE)
 def test_logger_escapes_its_message_and_each_argument(text: str, caplog: pytest.LogCaptureFixture) -> None:
     SafeLogger().warning(f"x{text} %s %r %s %d", text, text, ValueError(text), 3)
-
     (record,) = caplog.records
     assert record.getMessage().isprintable()
     assert record.getMessage().endswith(" 3")

@@ -281,7 +281,6 @@ begun.wait()
 def test_running_beat_does_its_last_task_when_the_process_ends(script: str, printed: list[str]) -> None:
     """A worker of Granian is a child of multiprocessing, and imports the app itself."""
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-
     assert run.stdout.splitlines() == printed
     assert run.stderr == ""
 

@@ -178,7 +178,6 @@ class TestApiTiers:
     def test_new_tier_applies_at_once(self, get: Client) -> None:
         for _ in range(2):
             get("/items", X_Api_Key="key-of-ann")
-
         assert get("/tier/gold", form={}, X_Api_Key="key-of-ann").text == "ann is gold now.\n"
         assert [get("/items", X_Api_Key="key-of-ann").status_code for _ in range(5)] == [200] * 5
 
@@ -212,7 +211,6 @@ class TestAppFactory:
     def test_apps_of_the_factory_are_independent(self) -> None:
         module = load(EXAMPLES / "app_factory" / "__init__.py")
         one, two = module.create_app(), module.create_app({"MULTILIMIT_ENABLED": False})
-
         assert [one.test_client().get("/nowhere").status_code for _ in range(6)] == [404] * 5 + [429]
         assert [two.test_client().get("/nowhere").status_code for _ in range(6)] == [404] * 6
 
@@ -248,7 +246,6 @@ class TestTokens:
 
     def test_answer_is_charged_its_tokens(self, port: int) -> None:
         status, text = self.chat(port, 4)
-
         assert (status, len(text.split())) == (200, 20)
         waiting.until(lambda: self.left() == {"left": 600 - 3 * 24, "over": 0}, 10)
         assert self.left("k-bob")["left"] == 600
@@ -256,14 +253,12 @@ class TestTokens:
     def test_debt_refuses_the_next_request(self, port: int) -> None:
         self.chat(port, 50)
         waiting.until(lambda: self.left() == {"left": 0, "over": 300}, 10)
-
         assert self.chat(port, 1)[0] == 429
         assert self.chat(port, 1, key="k-bob")[0] == 200
 
     def test_interrupted_answer_is_charged_only_the_sent_part(self, port: int) -> None:
         sys.modules["example_tokens"].model.seconds = 0.002
         self.chat(port, 30, read=20)
-
         waiting.until(lambda: self.left()["left"] not in {550, 600}, 10)
         assert 600 - 3 * 30 * 6 < self.left()["left"] < 600
 
@@ -295,7 +290,6 @@ class TestPlans:
 
     def test_customer_is_charged_tokens_and_sees_the_rest(self, client: FlaskClient) -> None:
         assert self.chat(client, 10) == 200
-
         assert self.left(client) == {"Tokens this month": (970, 1000), "Requests a minute": (2, 3)}
         page = client.get("/rate_limit", headers={**self.ADA, "Accept": "text/html"}).text
         assert re.search(r"resets on 15 \w+( \d{4})?, 00:00 in Berlin", page)

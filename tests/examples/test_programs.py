@@ -108,7 +108,6 @@ def test_comparison_prints_every_algorithm() -> None:
 @pytest.mark.skipif(find_spec("matplotlib") is None, reason="the picture is drawn with the extra `plot`")
 def test_comparison_draws_a_picture(tmp_path: Path) -> None:
     result = compare(str(tmp_path / "picture.png"))
-
     assert result.returncode == 0, result.stderr
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "picture.png").stat().st_size < SMALL

@@ -177,7 +177,6 @@ def test_multilimit_accepts_current_app(app: Flask, storage: RecordingStorage) -
     with app.app_context():
         MultiLimit(current_app, storage=storage, default_limits="1/minute")
     app.get("/", endpoint="view")(view())
-
     assert statuses(app, "/", "/") == [200, 429]
 
 

@@ -184,7 +184,6 @@ def test_name_names_the_rules_of_a_check_but_not_its_subject(
 ) -> None:
     with app.app_context():
         decision = multilimit.check("1/minute", scope="view", subject="user:ann", name="mail")
-
     assert [status.name for status in decision.statuses] == ["mail-60s"]
     assert storage.keys_asked == [[KEY.format("user:ann")]]
 

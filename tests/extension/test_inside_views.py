@@ -101,7 +101,6 @@ class TestCheck:
     def test_check_with_an_endpoint_as_scope_shares_its_quota(self, app: Flask, multilimit: MultiLimit) -> None:
         app.add_url_rule("/limited", "limited", rate_limiter(rules="2/minute")(view()))
         app.add_url_rule("/", "view", lambda: str(multilimit.check("2/minute", scope="limited").allowed))
-
         assert ask(app).text == "True"
         assert statuses(app, "/limited", "/limited") == [200, 429]
 

@@ -61,7 +61,6 @@ class TestPeek:
 
     def test_peek_finds_custom_types_by_name(self, app: Flask, multilimit: MultiLimit) -> None:
         statuses(app, "/key", headers={"X-Key": "k1"})
-
         with app.app_context():
             assert remaining(multilimit.peek("key", "api_key:k1")) == {"api_key-7200s": 4}
             assert remaining(multilimit.peek("key", "everyone")) == {"default-3600s": 49}
@@ -134,10 +133,8 @@ class TestReset:
 
     def test_reset_of_everyone_restores_the_shared_quota(self, app: Flask, multilimit: MultiLimit) -> None:
         statuses(app, "/key")
-
         with app.app_context():
             multilimit.reset("key", "everyone")
-
             assert remaining(multilimit.peek("key", "everyone")) == {"default-3600s": 50}
 
 

@@ -116,8 +116,6 @@ def test_reset_with_contradictory_arguments_is_an_error_and_resets_nothing(
     app: Flask, given: dict[str, Any], message: str
 ) -> None:
     statuses(app)
-
     with app.app_context(), pytest.raises(ConfigurationError, match=message):
         multilimit_of(app).reset(**given)
-
     assert statuses(app) == [429, 429]

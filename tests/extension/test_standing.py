@@ -67,7 +67,6 @@ def test_standing_finds_a_client_by_address_key_or_several_subjects() -> None:
 
 def test_standing_charges_nothing_and_is_immutable() -> None:
     app, multilimit = app_with_limits()
-
     assert left(app, multilimit, user="ada") == left(app, multilimit, user="ada") == {"mine": 10}
     with app.app_context(), pytest.raises(FrozenInstanceError):
         multilimit.standing(user="ada").state = "passes"  # type: ignore[misc]

@@ -95,7 +95,6 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
 def test_mistake_in_a_setting_is_an_error(app: Flask, make: Make, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         make(**settings).validate(app)
-
     assert str(caught.value).startswith(message)
     assert str(caught.value).count("methods=") <= 1
 
@@ -152,7 +151,6 @@ def test_setting_changed_after_multilimit_is_an_error(
 def test_setting_changed_in_place_is_an_error(app: Flask, make: Make) -> None:
     multilimit = make(LIMITS={})
     app.config["MULTILIMIT_LIMITS"]["health"] = "1/minute"
-
     with pytest.raises(ConfigurationError, match=r"^MULTILIMIT_LIMITS changed"):
         multilimit.validate(app)
 
@@ -225,7 +223,6 @@ def test_doctor_reports_an_unknown_name_and_limits_are_still_listed(app: Flask) 
 def test_development_server_refuses_to_start_with_a_mistake(app: Flask, monkeypatch: pytest.MonkeyPatch) -> None:
     """By then the app is complete."""
     monkeypatch.setattr("werkzeug.serving.run_simple", lambda *_, **__: pytest.fail("it serves"))
-
     with pytest.raises(ConfigurationError, match="old_name"):
         app.run()
 

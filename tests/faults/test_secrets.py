@@ -133,7 +133,6 @@ def test_errors_logs_and_reprs_show_no_password(
 ) -> None:
     with caplog.at_level(logging.DEBUG):
         said = everything_said(uri.format(secret=secret, quoted=QUOTED, **ports), caplog)
-
     assert "storage" in said
     assert TOLD.search(said) is None
 

@@ -171,7 +171,6 @@ def test_dead_and_silent_sentinels_do_not_use_up_the_deadline(
     hosts = [*[silent_port] * silent_ones, refusing_port, sentinel.port]
     places = ",".join(f"127.0.0.1:{port}" for port in hosts)
     limiter = open_limiter(f"redis+sentinel://{places}/{SERVICE}", timeout=2)
-
     assert limiter.check(hits(scope="patience")).allowed
 
 
@@ -235,10 +234,8 @@ def test_unknown_service_name_is_an_error_with_a_remedy(
     sentinel: SentinelServer, open_limiter: Callable[..., Limiter]
 ) -> None:
     limiter = open_limiter(f"redis+sentinel://127.0.0.1:{sentinel.port}/limit%20s")
-
     with pytest.raises(StorageError, match=rf"'limit s': 127.0.0.1:{sentinel.port} knows none") as caught:
         limiter.check(hits())
-
     assert "sentinel monitor NAME" in caught.value.remedy
 
 

@@ -146,7 +146,5 @@ names = st.sampled_from([PREFIX + name.upper() for name in Settings.model_fields
 def test_random_configuration_is_an_extension_or_a_configuration_error(config: dict[str, Any]) -> None:
     app = Flask("fuzzed")
     app.config.update(config)
-
     said = error_text(lambda: MultiLimit(app))
-
     assert f":{SECRET}@" not in said

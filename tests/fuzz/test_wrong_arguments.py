@@ -281,7 +281,6 @@ def test_value_that_is_not_hits_is_an_error(given: Any) -> None:
 def test_exhausted_generator_of_hits_is_an_error() -> None:
     limiter, hits = Limiter(), (hit for hit in plan())
     limiter.check(hits)
-
     with pytest.raises(ConfigurationError, match="no hits: a check of nothing would let everything pass"):
         limiter.check(hits)
 
@@ -301,7 +300,6 @@ def test_assert_admits_refuses_an_invalid_share(world: World, share: Any) -> Non
 
 def test_simulate_refuses_requests_that_are_not_from_logs(world: World) -> None:
     requests: Any = [next(iter(read_logs(world.log))), "GET /"]
-
     assert isinstance(requests[0], LoggedRequest)
     with pytest.raises(ConfigurationError, match="requests: 'GET /': give what read_logs"):
         simulate(world.app, requests)
@@ -348,10 +346,8 @@ def test_error_about_an_argument_needs_neither_its_text_nor_much_room(
     world: World, name: str, argument: str, nonsense: Any
 ) -> None:
     call = CALLS[name](world)
-
     with world.app.app_context(), pytest.raises(ConfigurationError) as raised:
         call(**{argument: nonsense})
-
     assert len(str(raised.value)) < 700
 
 

@@ -87,7 +87,6 @@ def test_slots_in_use_never_exceed_the_count_and_none_is_lost(processes: Process
 
 def test_work_longer_than_the_timeout_keeps_its_slot(processes: Processes) -> None:
     history = run(processes, 2, TIMES // 2, longest=2.5 * TIMEOUT)
-
     assert not violations(history)
     assert any(work.ending - work.answered > 2 * TIMEOUT * 10**9 for work in history)
     assert in_use(processes.client) == 0

@@ -148,9 +148,7 @@ def test_doctor_says_that_limits_of_flask_limiter_are_not_counted(app: Flask) ->
 def test_exemption_of_all_endpoints_is_a_warning(app: Flask) -> None:
     app.add_url_rule("/", "shown", view())
     app.config["MULTILIMIT_EXEMPT"] = ["*"]
-
     found = declared(app, default_limits="5/minute")
-
     assert (found.level, found.text) == ("warning", "Every endpoint is exempt from limits.")
 
 
@@ -243,9 +241,7 @@ def test_settings_and_environment_are_examined(
 ) -> None:
     for variable, value in environment.items():
         monkeypatch.setenv(variable, value)
-
     found = shop(**settings).finding(name)
-
     assert (found.level, text in found.text) == (level, True), found
 
 
@@ -312,9 +308,7 @@ def test_forced_entry_that_exempts_everybody_is_named(on_server: Shop) -> None:
 def test_proxyfix_is_recognised(shop: Callable[..., Shop], proxies: int, level: Level, text: str) -> None:
     behind = shop()
     behind.app.wsgi_app = ProxyFix(behind.app.wsgi_app, x_for=proxies)  # type: ignore[method-assign]
-
     found = behind.finding("addresses")
-
     assert (found.level, text in found.text) == (level, True), found
 
 
@@ -356,9 +350,7 @@ def test_lists_of_addresses_behind_a_proxy_without_a_proxyfix_are_a_warning(
 def test_user_limits_without_a_user_loader_are_wrong(app: Flask) -> None:
     MultiLimit(app)
     app.add_url_rule("/", "items", rate_limiter(type=USER, rules="1/minute")(view()))
-
     (found,) = [each for each in examine(gate_of(app)) if each.name == "declarations"]
-
     assert (found.level, "pass user_loader= to MultiLimit" in found.text) == ("wrong", True)
 
 
@@ -376,17 +368,13 @@ def test_user_limits_that_never_saw_a_user_are_a_warning(on_server: Shop, user: 
 def test_user_whose_id_is_the_text_of_none_is_a_warning(on_server: Shop) -> None:
     for user in ("ann", "None"):
         statuses(on_server.app, "/items", headers={"X-User": user})
-
     found = on_server.finding("users")
-
     assert (found.level, "share one quota" in found.text) == ("warning", True)
 
 
 def test_limits_without_a_share_in_an_outage_are_named(on_server: Shop, shop: Callable[..., Shop]) -> None:
     uri = on_server.app.config["MULTILIMIT_STORAGE_URI"]
-
     found = shop(uri, MULTILIMIT_WORKERS=30).finding("shares")
-
     assert (found.level, "ip-60s at send (5 per 60s)" in found.text) == ("hint", True)
     assert shop(uri, MULTILIMIT_WORKERS=1).findings("shares") == []
 
@@ -473,14 +461,12 @@ def test_replica_is_reported_as_wrong(
     host, port = server.tcp_url.removeprefix("redis://").split(":")
     with Server(next(iter(server_binaries.values())), options=["--replicaof", host, port]) as replica:
         found = shop(replica.url).finding("role")
-
     assert (found.level, "primary" in str(found.remedy)) == ("wrong", True)
 
 
 def test_primary_is_shown_under_its_sentinel_name(server: Server, shop: Callable[..., Shop]) -> None:
     with SentinelServer(server.binary, server.port, quorum=2) as sentinel:
         text = shop(f"redis+sentinel://127.0.0.1:{sentinel.port}/{SERVICE}").finding("storage").text
-
     assert f"at the primary of '{SERVICE}'" in text
     assert f"127.0.0.1:{sentinel.port}" in text
 
@@ -504,10 +490,8 @@ def test_changes_have_no_warning_when_workers_keep_a_copy_on_disk(
     server: Server, shop: Callable[..., Shop], tmp_path: Path
 ) -> None:
     copying = shop(server.url, MULTILIMIT_CONTROL_COPY=str(tmp_path / "changes"))
-
     with copying.app.app_context():
         copying.control.deny("203.0.113.9", lasting=True)
-
     assert [(each.level, each.text) for each in copying.findings("control")] == [("ok", "1 change in force.")]
 
 
@@ -515,7 +499,6 @@ def test_cluster_that_keeps_nothing_on_disk_is_reported(cluster: Cluster, shop: 
     forgetful = shop(cluster.uri)
     with forgetful.app.app_context():
         forgetful.control.deny("203.0.113.9", lasting=True)
-
     assert any("keeps nothing on disk" in each.text for each in forgetful.findings("control"))
 
 

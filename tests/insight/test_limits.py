@@ -44,9 +44,7 @@ class TestUnmatchedRequests:
     @pytest.mark.parametrize("endpoint", ["*", "unmatched"])
     def test_override_of_unmatched_limits_shows_its_count(self, app: Flask, endpoint: str) -> None:
         MultiLimit(app, unmatched_limits="5/minute")
-
         control_of(app).override(endpoint, rule="default-60s", rules="3/minute", lasting=True)
-
         assert statuses(app, "/a", "/b", "/c", "/d") == [404, 404, 404, 429]
         assert rules_of(gate_of(app)) == ["default-60s: 3 per minute"]
 

@@ -177,7 +177,6 @@ def test_paths_below_a_prefix_are_found(version: str, prefix: dict[str, Any]) ->
 
 def test_headers_on_refusals_setting_applies_to_the_document() -> None:
     found = merged(document(), MULTILIMIT_HEADERS_ON="refusals")
-
     responses = found["paths"]["/items/{item_id}"]["post"]["responses"]
     assert "headers" not in responses["200"]
     assert "RateLimit" in responses["429"]["headers"]

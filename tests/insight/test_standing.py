@@ -501,7 +501,6 @@ def test_value_without_type_means_the_type_refused_lately() -> None:
     app = app_on(types=("api_key", "tenant"))
     statuses(app, "/tenant", "/tenant", headers={"X-Key": "key-0"})
     flush(app)
-
     assert client_from(gate_of(app), "key-0").text == "tenant:key-0"
 
 
@@ -551,9 +550,7 @@ def test_verdict_of_the_page_is_in_one_language() -> None:
 def test_check_finds_quotas_of_unmatched_requests() -> None:
     app = app_on()
     statuses(app, "/nowhere", environ_base=CLIENT)
-
     (asked,) = command(app, "check", "unmatched", "--ip", "203.0.113.7", "--json")["requests"]
-
     assert (asked["endpoint"], [each["remaining"] for each in asked["rules"]]) == ("unmatched", [1])
 
 
@@ -764,9 +761,7 @@ class TestSharedQuotaOfAnonymousClients:
     def test_reset_and_unban_of_one_address_leave_it_alone(self, app: Flask) -> None:
         gate = gate_of(app)
         client = client_from(gate, "203.0.113.7")
-
         assert (unban(gate, client).keys, reset(gate, client), reset(gate, client, "post")) == ((), 1, 0)
-
         assert statuses(app, "/inbox", "/post", environ_base={"REMOTE_ADDR": "192.0.2.1"}) == [429, 429]
 
 

@@ -170,7 +170,6 @@ def test_traffic_stays_known_while_storage_is_down() -> None:
 def test_storage_known_to_be_down_is_not_asked() -> None:
     world = World()
     world.monotonic += 10
-
     with world.memory.looking(is_away=True) as memory:
         assert (memory.at, world.asked) == (0.0, [])
 
@@ -264,7 +263,6 @@ def test_rates_are_divided_by_the_time_since_the_first_check() -> None:
     world = World()
     world.happens(some(140))
     world.pass_(10)
-
     assert world.look().rate("search", "passed") == pytest.approx(10)
 
 

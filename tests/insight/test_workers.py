@@ -72,7 +72,6 @@ def test_override_does_not_change_the_declared_limits(on_server: str) -> None:
     shop = shop_on(on_server)
     shop.statuses(1)
     shop.control.override("show", rule="ip-60s", rules="9/minute", lasting=True)
-
     until(lambda: "version 1; limits as in this checkout: yes" in line(shop_on(on_server)))
 
 

@@ -156,7 +156,6 @@ def test_every_query_of_the_dashboard_is_valid(tmp_path: Path) -> None:
     asked = [query.expression for queries in PANELS.values() for query in queries]
     rules = [{"record": f"r:{n}", "expr": each.replace("$__rate_interval", "1m")} for n, each in enumerate(asked)]
     (tmp_path / "queries.yml").write_text(yaml.safe_dump({"groups": [{"name": "queries", "rules": rules}]}))
-
     assert f" {len(asked)} rules found" in promtool("check", "rules", tmp_path / "queries.yml")
 
 

@@ -111,8 +111,6 @@ def test_every_metric_is_documented_for_both_libraries() -> None:
 @pytest.mark.parametrize(("room", "library"), [("prometheus", "prometheus_client"), ("opentelemetry", "opentelemetry")])
 def test_import_error_names_the_extra_when_library_is_missing(room: str, library: str) -> None:
     code = f"import sys; sys.modules['{library}'] = None; import flask_multilimit.observe.{room}"
-
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-
     assert run.returncode == 1
     assert f"pip install 'flask-multilimit[{room}]'" in run.stderr.splitlines()[-1]

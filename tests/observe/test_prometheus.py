@@ -272,13 +272,11 @@ def test_histogram_has_seconds_and_the_given_buckets(app: Flask) -> None:
     shop = Shop(app, buckets=(0.001, 0.01))
     for seconds in (0.0005, 0.005, 0.05):
         shop.metrics(unanswered(seconds=seconds))
-
     assert shop.shows("check_seconds_bucket") == {("nobody", "0.001"): 1, ("nobody", "0.01"): 2, ("nobody", "+Inf"): 3}
 
 
 def test_scrape_is_valid_open_metrics(shop: Shop) -> None:
     shop.limit().get("/")
-
     text = generate_open_metrics(shop.registry).decode()  # type: ignore[no-untyped-call]
     assert text.endswith("# EOF\n")
     assert 'multilimit_checks_total{decided_by="memory",endpoint="view",outcome="allowed"} 1.0' in text
@@ -313,10 +311,8 @@ def test_registry_with_the_same_names_is_an_error_and_unchanged() -> None:
 )
 def test_invalid_options_are_errors(option: str, value: Any, remedy: str) -> None:
     registry = CollectorRegistry()
-
     with pytest.raises(ConfigurationError, match=rf"{option}=.*: {remedy}"):
         PrometheusMetrics(registry=registry, **{option: value})
-
     assert generate_latest(registry) == b""
 
 

@@ -38,5 +38,4 @@ def test_group_help_lists_every_command() -> None:
     group = Commands()
     group.add_command(click.Command("own"))
     told = CliRunner().invoke(group, ["--help"]).output
-
     assert [line.split()[0] for line in told.partition("Commands:\n")[2].splitlines()] == sorted({*COMMANDS, "own"})

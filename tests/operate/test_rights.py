@@ -120,7 +120,6 @@ def test_page_that_lacks_a_right_does_not_say_storage_is_down(server: Server, ad
 
 def test_command_names_the_right_it_lacks(server: Server, admin: Any) -> None:
     run = Command(SHOP, uri_of(server, admin, "worker", RIGHTS))("keys")
-
     assert run.code == 1
     assert "the rate limit storage refused a command" in run.err
     assert run.err.rstrip().endswith("(the server's user needs the right +scan)")
@@ -128,7 +127,6 @@ def test_command_names_the_right_it_lacks(server: Server, admin: Any) -> None:
 
 def test_top_works_without_the_right_to_list_keys(server: Server, admin: Any) -> None:
     run = Command(SHOP, uri_of(server, admin, "worker", WORKER))("top", "--once")
-
     assert run.code == 0
     assert "Slots in use are not known" in run.err
     assert "+scan" in run.err

@@ -308,7 +308,6 @@ class TestAdmin:
 
     def test_exposed_methods_are_limited_separately(self, app: Flask, storage: RecordingStorage) -> None:
         flask_admin.Admin(app, name="shop").add_view(self.Reports(endpoint="reports"))
-
         assert statuses(app, "/admin/reports/export", "/admin/reports/export") == [200, 429]
         assert statuses(app, "/admin/reports/", "/admin/reports/") == [200, 200]
         assert storage.windows == [[60], [60], [3600], [3600]]

@@ -65,7 +65,6 @@ def test_limits_in_settings_can_differ_by_method(
     app.config[f"MULTILIMIT_{setting}"] = limits
     MultiLimit(app, storage=storage)
     app.add_url_rule("/", "view", view(), methods=BOTH)
-
     assert get_and_post(app) == [200, 200]
 
 

@@ -98,7 +98,6 @@ def test_refund_of_dynamic_rules_leaves_the_charge_of_a_fixed_rule(
     MultiLimit(app, storage=storage)
     failures = rate_limiter(type=IP, rules=lambda: dynamic, charge_when="4xx")
     app.add_url_rule("/", "view", failures(rate_limiter(**STRICT)(view())))
-
     assert statuses(app, "/", "/", "/")[-1] == 429
 
 
@@ -136,7 +135,6 @@ class TestOverrides:
         multilimit = at_a_blueprint(app, storage)
         with app.app_context():
             multilimit.control.override("shop.view", limiter="ip", shadow=True, lasting=True, force=True)
-
         assert statuses(app, "/", "/", "/") == [200] * 3
 
 
@@ -213,7 +211,6 @@ class TestNames:
         MultiLimit(app, storage=storage)
         scoped, plain = rate_limiter(**LOOSE, scope="feed"), rate_limiter(**STRICT)
         app.add_url_rule("/", "view", scoped(plain(view())) if scoped_first else plain(scoped(view())))
-
         assert sorted(policy(ask(app))) == ["feed:ip-60s", "ip-60s"]
 
     def test_names_of_declared_rules_stay_when_an_override_adds_a_limit(

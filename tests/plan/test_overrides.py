@@ -152,9 +152,7 @@ def test_override_of_one_scope_changes_only_hits_of_that_scope() -> None:
 
 def test_ban_watches_only_keys_that_an_override_leaves() -> None:
     hits = mail("2/minute; 50/hour", ban=Ban(after=3, within=60, time=600))
-
     hour, ban = present(revised(hits, overrides(override("mail", rule="user-60s", off=True))))
-
     assert isinstance(ban, BanHit)
     assert ban.watches == (hour.key,)
 
@@ -171,9 +169,7 @@ def test_changed_hits_are_cached_for_the_same_overrides() -> None:
 
 def test_overrides_that_do_not_fit_hits_are_logged_once_and_ignored(caplog: pytest.LogCaptureFixture) -> None:
     clash = overrides(override("mail", rule="user-3600s", rules={"timeout": 9}))
-
     found = [revised(mail("2/minute; 3/hour"), clash) for _ in range(2)]
-
     assert [counts(each) for each in found] == [[2, 3]] * 2
     assert len([each for each in caplog.records if "do not fit" in each.getMessage()]) == 1
 

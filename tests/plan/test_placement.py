@@ -171,7 +171,6 @@ def test_function_can_be_routed_with_and_without_its_limiter(app: Flask) -> None
     MultiLimit(app)
     free = app.get("/internal")(view())
     app.add_url_rule("/public", "public", rate_limiter(rules="1/minute")(free))
-
     assert statuses(app, "/public", "/public", "/internal") == [200, 429, 200]
 
 

@@ -100,9 +100,7 @@ class TestDefaultLimits:
     def test_default_limits_join_a_view_with_defaults_in_one_check(self, app: Flask, storage: RecordingStorage) -> None:
         MultiLimit(app, storage=storage, default_limits="100/hour")
         app.add_url_rule("/", "view", rate_limiter(rules="2/minute", with_defaults=True)(view()))
-
         ask(app)
-
         assert windows(storage) == [[60, 3600]]
 
     def test_default_limits_apply_to_methods_without_a_limiter(self, app: Flask, storage: RecordingStorage) -> None:
@@ -134,7 +132,6 @@ class TestDefaultLimits:
         app = Flask("shop", static_folder=None)
         MultiLimit(app, storage=storage, default_limits="1/minute")
         app.add_url_rule("/static", "static", view())
-
         assert statuses(app, "/static", "/static") == [200, 429]
 
 
@@ -253,9 +250,7 @@ class TestConfiguredLimits:
     ) -> None:
         shop.config["MULTILIMIT_LIMITS"] = dict(zip(names, ("5/minute", "9/hour"), strict=True))
         MultiLimit(shop, storage=storage)
-
         ask(shop)
-
         assert [hit.rule.count for hit in storage.checks[0]] == [5, 9]
 
     def test_limits_are_read_from_the_environment_as_json(
@@ -285,7 +280,6 @@ class TestConfiguredLimits:
     def test_setting_for_an_unknown_endpoint_is_an_error(self, shop: Flask, setting: str) -> None:
         shop.config[f"MULTILIMIT_{setting}"] = {"api.itmes": "5/minute"} if setting == "LIMITS" else ["api.itmes"]
         MultiLimit(shop)
-
         with pytest.raises(ConfigurationError, match=rf'MULTILIMIT_{setting}.*: .*"api.itmes"'):
             ask(shop)
 

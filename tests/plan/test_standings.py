@@ -68,10 +68,8 @@ def test_types_of_limiters_that_do_not_apply_are_listed(plans: Plans) -> None:
 )
 def test_unknown_endpoint_or_method_is_an_error(plans: Plans, endpoint: Any, method: Any, message: str) -> None:
     plans.app.view_functions["orphan"] = view()
-
     with pytest.raises(ConfigurationError) as raised:
         methods_for(plans, endpoint, method)
-
     assert message in str(raised.value)
 
 

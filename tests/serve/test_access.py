@@ -215,7 +215,6 @@ def test_client_without_a_subject_of_a_listed_type_is_not_denied(app: Flask, sto
     MultiLimit(app, storage=storage, deny=["tenant:acme"])
     by_tenant = rate_limiter(type=lambda: request.headers.get("X-Tenant"), name="tenant", rules="1/minute")
     app.add_url_rule("/", "show", by_tenant(view()))
-
     assert [status_for(app, "::1"), status_for(app, "::1", headers={"X-Tenant": "acme"})] == [200, 403]
 
 
@@ -302,7 +301,6 @@ def test_denied_address_passes_when_limits_are_disabled(app: Flask) -> None:
     app.config["MULTILIMIT_ENABLED"] = False
     MultiLimit(app, deny=["203.0.113.7"])
     app.add_url_rule("/", "show", view())
-
     assert status_for(app, "203.0.113.7") == 200
 
 

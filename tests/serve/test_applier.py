@@ -121,7 +121,6 @@ def test_process_that_serves_no_requests_logs_no_changes(
     """A command prints what it does."""
     with app.app_context():
         multilimit.control.override("show", off=True, lasting=True)
-
     assert logged_changes(caplog) == []
 
 

@@ -88,9 +88,7 @@ def test_decisions_of_the_fallback_are_events(
 ) -> None:
     client = client_of(rules="100/minute", on_storage_error=policy)
     storage.broken = True
-
     client.get("/")
-
     assert outcomes(events) == [("view", "allowed", policy)]
 
 

@@ -47,10 +47,8 @@ def banned(app: Flask, path: str = "/", **options: Any) -> TestResponse:
 
 def test_refusal_that_starts_a_ban_has_the_retry_after_of_the_ban(app: Flask, any_storage: Any) -> None:
     limited(app, any_storage)
-
     assert ask(app).status_code == ask(app).status_code == 200
     waits = [ask(app).headers["Retry-After"] for _ in range(4)]
-
     assert waits == ["60", "60", "3600", "3600"]
 
 
@@ -66,9 +64,7 @@ def test_ban_refuses_at_every_endpoint_of_its_scope(app: Flask, any_storage: Any
 def test_every_refusal_is_a_strike_although_the_deny_cache_could_answer(app: Flask, server_storage: Any) -> None:
     limited(app, server_storage, ban=Ban(after=20, within=600, time=3600))
     assert statuses(app, *["/"] * 2) == [200, 200]
-
     waits = [ask(app).headers["Retry-After"] for _ in range(20)]
-
     assert waits == ["60"] * 19 + ["3600"]
 
 
@@ -177,7 +173,6 @@ def test_problem_names_only_the_ban_when_no_rule_refuses(app: Flask, any_storage
     limited(app, any_storage)
     banned(app)
     clock.advance(600)
-
     assert ask(app).get_json()["violated-policies"] == ["ip-ban"]
 
 

@@ -195,7 +195,6 @@ def test_commands_show_the_period(arguments: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("rules", [BERLIN, "100/minute", Calendar(5, "hour")], ids=["month", "minute", "hour"])
 def test_doctor_warns_about_long_periods_in_process_memory(rules: Any) -> None:
     found = [each for each in examine(gate_of(app_with(rules))) if each.name == "storage"]
-
     lasting = rules is BERLIN
     assert [each.level for each in found] == ["warning" if lasting else "hint"]
     assert ("2 per calendar month" in found[0].text) == lasting

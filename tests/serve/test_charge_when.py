@@ -109,7 +109,6 @@ class TestFinalResponse:
         app.register_error_handler(KeyError, lambda _: "all is well")
         MultiLimit(app, storage=any_storage)
         app.add_url_rule("/", "view", rate_limiter(rules="1/minute", charge_when=failed)(no_key))
-
         assert statuses(app, "/", "/", "/") == [200, 200, 200]
 
     def test_condition_sees_the_status_set_by_after_request_functions(self, app: Flask, any_storage: Any) -> None:
@@ -179,7 +178,6 @@ class TestFinalResponse:
         MultiLimit(app, storage=any_storage)
         limiter = rate_limiter(rules="1/minute", charge_when=charge_when)
         app.add_url_rule("/<int:status>", "view", limiter(lambda status: ("", status)))
-
         assert statuses(app, "/200", "/200", "/404", "/200") == [200, 200, 404, 429]
 
 
@@ -249,7 +247,6 @@ class TestFailingCondition:
         MultiLimit(app, storage=any_storage)
         guess = rate_limiter(rules="2/minute", charge_when=condition)(view())
         app.add_url_rule("/", "view", lambda: guess())  # noqa: PLW0108 - as a view, its limit would be that of the view
-
         assert statuses(app, "/", "/", "/") == [200, 200, 429]
 
 

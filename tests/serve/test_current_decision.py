@@ -111,7 +111,6 @@ def test_exempt_function_outside_a_request_does_not_get_an_earlier_decision(
 def test_current_decision_in_a_function_is_unlimited_when_limits_are_disabled(app: Flask) -> None:
     app.config["MULTILIMIT_ENABLED"] = False
     MultiLimit(app)
-
     with app.app_context():
         assert rate_limiter(rules="5/minute")(lambda: current_decision.remaining)() == MAX_COUNT
 
@@ -120,7 +119,6 @@ def test_current_decision_in_a_function_is_unlimited_when_limits_are_disabled(ap
 def test_current_decision_before_a_limited_function_is_called_is_an_error(app: Flask, enabled: bool) -> None:
     app.config["MULTILIMIT_ENABLED"] = enabled
     MultiLimit(app)
-
     with app.app_context(), pytest.raises(RuntimeError, match="no limited function has been called"):
         current_decision.remaining  # noqa: B018
 

@@ -56,9 +56,7 @@ def limit(app: Flask, **options: Any) -> FlaskClient:
 
 def test_largest_numbers_of_a_rule_are_valid_in_structured_fields(limited_app: Flask) -> None:
     client = limit(limited_app, rules=Rule(time=400 * 86_400, count=10**9, name="x" * 64))
-
     response = client.get("/")
-
     assert read_list(response.headers["RateLimit-Policy"]) == [("x" * 64, {"q": 10**9, "w": 34_560_000})]
     assert read_list(response.headers["RateLimit"]) == [("x" * 64, {"r": 10**9 - 1, "t": 34_560_000})]
 
@@ -303,9 +301,7 @@ def test_retry_after_is_that_of_the_latest_refusal(limited_app: Flask, client: F
 def test_fields_of_one_request_are_not_sent_with_the_next(limited_app: Flask, client: FlaskClient) -> None:
     limit(limited_app, rules="100/minute")
     limited_app.add_url_rule("/free", "free", lambda: "ok")
-
     client.get("/")
-
     assert "RateLimit" not in client.get("/free").headers
 
 
@@ -556,9 +552,7 @@ def test_single_limit_dialects_show_the_exhausted_rule_that_resets_last(
 
 def test_policy_shows_a_unit_other_than_requests(clock: Clock) -> None:
     client = serve(clock, Rule(60, 5000), unit="content-bytes", cost=1200)
-
     response = client.get("/")
-
     assert items(response, "RateLimit-Policy")["default-60s"] == {"q": 5000, "qu": "content-bytes", "w": 60}
     assert items(response, "RateLimit")["default-60s"]["r"] == 3800
 
@@ -600,7 +594,6 @@ class TestPartitionKeys:
 
     def test_partition_keys_hide_the_subject_and_depend_on_the_secret(self) -> None:
         keys = [self.partition_keys(self.serve(secret), "ann@shop.example") for secret in ("one", "two")]
-
         assert keys[0]["person-60s"] != keys[1]["person-60s"]
         assert all(len(key) == 9 for each in keys for key in each.values())
         assert not any(b"ann" in key for each in keys for key in each.values())
@@ -608,6 +601,5 @@ class TestPartitionKeys:
     def test_partition_keys_without_a_secret_key_are_an_error(self) -> None:
         app = Flask("shop")
         app.config["MULTILIMIT_PARTITION_KEYS"] = True
-
         with pytest.raises(ConfigurationError, match="MULTILIMIT_PARTITION_KEYS needs a key: set SECRET_KEY"):
             MultiLimit(app)

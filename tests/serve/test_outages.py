@@ -112,7 +112,6 @@ class TestFailingStorage:
     def test_failure_is_logged_with_its_cause(self, limited: FlaskClient, caplog: pytest.LogCaptureFixture) -> None:
         with caplog.at_level(logging.ERROR):
             limited.get("/")
-
         (logged,) = caplog.records
         assert "the rate limit storage gave no answer: it is broken" in logged.getMessage()
 
@@ -202,9 +201,7 @@ class TestSeveralProcessesWarning:
     ) -> None:
         monkeypatch.setattr(startup, "count_workers", lambda: Workers(count, "the test"))
         MultiLimit(app)
-
         warnings = self.warnings(app, caplog, multiprocess=False, server="Granian")
-
         assert ["MULTILIMIT_STORAGE_URI=memory://" in each for each in warnings] == [True] * (count - 1)
 
     @pytest.mark.parametrize("setting", [{"MULTILIMIT_WORKERS": 1}, {"MULTILIMIT_ENABLED": False}])
@@ -214,7 +211,6 @@ class TestSeveralProcessesWarning:
         """Adapters from ASGI always say that there may be several."""
         app.config.update(setting)
         MultiLimit(app)
-
         assert self.warnings(app, caplog) == []
 
     @pytest.mark.parametrize("certain", [True, False])

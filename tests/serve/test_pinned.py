@@ -111,9 +111,7 @@ def test_header_fields_of_an_allowed_request_are_unchanged(
     headers: str, expected: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("time.time", lambda: 1_800_000_000.0)
-
     response = visit(1, HEADERS=headers)
-
     assert response.status == "200 OK"
     assert fields_of(response) == TEXT | expected
 
@@ -141,7 +139,6 @@ def test_header_fields_of_a_refusal_are_unchanged() -> None:
 @pytest.mark.parametrize(("headers", "names"), [("draft-11", {"RateLimit", "RateLimit-Policy"}), ("off", set[str]())])
 def test_rate_limit_fields_can_be_sent_on_refusals_only(headers: str, names: set[str]) -> None:
     allowed, refused = (visit(times, HEADERS=headers, HEADERS_ON="refusals") for times in (1, 3))
-
     assert not {name for name in fields_of(allowed) if "RateLimit" in name}
     assert {name for name in fields_of(refused) if "RateLimit" in name} == names
     assert refused.headers["Retry-After"] == "2"

@@ -133,7 +133,6 @@ def test_problem_details_leave_out_shadows(limited_app: Flask, client: FlaskClie
     tried_out = rate_limiter(rules=Rule(time=60, count=1, name="tried-out"), shadow=True, scope="tried-out")
     in_earnest = rate_limiter(rules=Rule(time=60, count=1, name="in-earnest"))
     limited_app.add_url_rule("/", "view", tried_out(in_earnest(lambda: "ok")))
-
     assert refusal(client).get_json()["violated-policies"] == ["in-earnest"]
 
 
@@ -149,7 +148,6 @@ def test_problem_details_have_no_retry_after_when_waiting_does_not_help(
 def test_text_and_html_say_how_long_to_wait(limited: FlaskClient, clock: Clock, waited: float, text: str) -> None:
     refusal(limited)
     clock.advance(waited)
-
     for accept in ("text/plain", "text/html"):
         assert f"You can try again in {text}" in limited.get("/", headers={"Accept": accept}).text
 
@@ -180,7 +178,6 @@ def test_long_waits_are_told_in_minutes_hours_or_days(
 ) -> None:
     limited_app.add_url_rule("/", "view", rate_limiter(rules=f"1 per {window}")(lambda: "ok"))
     refused = refusal(client)
-
     assert f"You can try again {text}" in client.get("/", headers={"Accept": "text/html"}).text
     assert int(refused.headers["Retry-After"]) > 100
 
@@ -278,9 +275,7 @@ class TestErrorHandlers:
 
     def test_handler_can_answer_with_another_status(self, limited_app: Flask, limited: FlaskClient) -> None:
         limited_app.register_error_handler(429, lambda _error: ("queued", 202))
-
         response = refusal(limited)
-
         assert (response.status_code, response.text) == (202, "queued")
         assert "Retry-After" not in response.headers
 
@@ -317,9 +312,7 @@ def test_view_can_catch_the_refusal_of_a_function(limited_app: Flask, client: Fl
 def test_retry_after_of_a_429_or_503_of_the_view_is_kept(limited_app: Flask, client: FlaskClient, status: int) -> None:
     answer = ("mine", status, {"Retry-After": "120"})
     limited_app.add_url_rule("/", "view", rate_limiter(rules="10/minute")(lambda: answer))
-
     response = client.get("/")
-
     assert (response.text, response.headers["Retry-After"]) == ("mine", "120")
 
 
@@ -607,7 +600,6 @@ class TestOnRejected:
     def test_returning_none_leaves_the_default_refusal(self, app: Flask, storage: RecordingStorage) -> None:
         seen: list[Decision] = []
         limit(app, storage, "app", on_rejected=seen.append)
-
         assert refuse(app).status_code == 429
         assert [decision.retry_after for decision in seen] == [60]
 
@@ -615,7 +607,6 @@ class TestOnRejected:
         MultiLimit(app, storage=storage, on_rejected=lambda _: "app", default_limits="1/minute")
         app.add_url_rule("/", "own", limiter(on_rejected=lambda _: "limiter")(view()))
         app.add_url_rule("/other", "other", view())
-
         assert (refuse(app).text, refuse(app, "/other").text) == ("limiter", "app")
 
     def test_callable_of_the_limiter_with_the_longest_wait_is_used(self, app: Flask, storage: RecordingStorage) -> None:
@@ -745,7 +736,6 @@ class TestMessages:
         app.config["MULTILIMIT_MESSAGE"] = "of the app"
         MultiLimit(app, storage=storage)
         app.add_url_rule("/", "view", limiter(on_rejected=lambda _: None)(view()))
-
         assert detail(app) == "of the app"
 
     @pytest.mark.parametrize("level", ["limiter", "setting"])

@@ -128,9 +128,7 @@ def test_request_without_an_estimate_passes_while_one_unit_is_free(app: Flask, c
 def test_header_fields_during_a_debt_show_when_the_next_unit_is_free(app: Flask) -> None:
     rules = [Rule(3600, 1000, algorithm="sliding_window_counter"), Rule(3600, 1000, algorithm="gcra", burst=500)]
     get = serve(app, lambda: "ok", rules=rules, cost=0, settle=lambda _: 1380)
-
     fields = get().headers["RateLimit"].split(", ")
-
     assert [field.partition(";")[2] for field in fields] == ["r=0;t=4594", "r=0;t=3172"]
 
 
@@ -141,9 +139,7 @@ def test_last_settle_of_a_view_counts(app: Flask) -> None:
 
 def test_settle_header_decides_the_charge_and_is_removed(app: Flask) -> None:
     get = serve(app, lambda: Response("ok", headers={"X-Tokens": "340"}), settle="header:X-Tokens")
-
     response = get()
-
     assert "X-Tokens" not in response.headers
     assert left(app) == 660
 
@@ -376,7 +372,6 @@ def test_settle_callable_that_fails_or_returns_no_units_leaves_the_estimate(
     app: Flask, returns: Any, lines: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     response = serve(app, lambda: "ok", settle=returns)()
-
     assert (response.status_code, left(app)) == (200, 900)
     assert ["settle of the limiter" in each for each in caplog.messages] == [True] * lines
     assert ["so the estimate stands" in each for each in caplog.messages] == [True] * lines
@@ -620,7 +615,6 @@ def test_settle_in_a_function_without_a_settle_option_settles_its_caller(app: Fl
     helper = limited(settling_at(40), "helper", settle=None, rules=Concurrent(2), cost=1)
     with app.app_context():
         limited(helper, "outer")()
-
         assert left_of(app, "outer") == 960
 
 
@@ -786,7 +780,6 @@ def test_each_request_refused_by_a_debt_is_a_strike(asking: Asking) -> None:
 def test_reserve_is_kept_until_a_debt_uses_it(asking: Asking) -> None:
     get = asking(reserve=Reserve({"critical": 0.2}, lambda: request.args.get("priority")), cost=10)
     get(795)
-
     assert get().status_code == 503
     assert [get(100, priority="critical").status_code for _ in range(3)] == [200, 200, 503]
 

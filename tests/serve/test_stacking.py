@@ -88,7 +88,6 @@ class TestOpaqueDecorators:
     ) -> None:
         limited = rate_limiter(rules="10/minute")(opaque(rate_limiter(rules="100/hour")(view())))
         limited_app.add_url_rule("/", "view", limited)
-
         assert client.get("/").text == "ok"
         assert storage.windows == [[60], [3600]]
 
@@ -176,7 +175,6 @@ def test_decorator_that_copies_attributes_is_transparent(
 ) -> None:
     limited = copying_attributes(rate_limiter(rules="10/minute")(view()))
     limited_app.add_url_rule("/", "endpoint", rate_limiter(rules="100/hour")(limited))
-
     assert client.get("/").text == "ok"
     assert storage.windows == [[3600, 60]]
 
@@ -220,7 +218,6 @@ def test_view_called_twice_by_a_decorator_is_charged_once(
 ) -> None:
     limited = retrying(rate_limiter(rules="100/hour")(rate_limiter(rules="1000/day")(view())))
     limited_app.add_url_rule("/", "view", rate_limiter(rules="10/minute")(limited))
-
     assert client.get("/").status_code == 200
     assert storage.windows == [[60, 3600, 86400]]
 
@@ -268,10 +265,8 @@ def test_async_function_below_a_synchronous_decorator_is_limited(
     limited_app: Flask, storage: RecordingStorage, foreign: Callable[[Callable[..., Any]], Callable[..., Any]]
 ) -> None:
     service = rate_limiter(rules="10/minute")(foreign(rate_limiter(rules="100/hour")(_service)))
-
     with limited_app.app_context():
         assert asyncio.run(_awaited(service)) == "sent"
-
     assert storage.windows == ([[60], [3600]] if foreign in OPAQUE.values() else [[60, 3600]])
 
 

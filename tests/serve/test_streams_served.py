@@ -93,9 +93,7 @@ def test_slot_is_released_when_the_client_disconnects(program: Program) -> None:
 def test_slot_of_a_paused_stream_is_released_at_its_next_write(program: Program) -> None:
     stream = begin_stream(program, "/?pause=0.5")
     wait_for(program, "1")
-
     stream.close()
-
     wait_for(program, "0")
 
 
@@ -139,7 +137,6 @@ def test_finished_streams_and_failed_views_release_their_slots(program: Program)
 
 def test_requests_that_end_together_release_their_slots(program: Program) -> None:
     statuses = {reply.status for reply in program.get_all(["/?seconds=0.01", "/raises"] * 30)}
-
     assert statuses <= {200, 429, 500}
     wait_for(program, "0")
     assert "un-acquired lock" not in program.log

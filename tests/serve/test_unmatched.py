@@ -43,14 +43,12 @@ class TestUnmatchedRequests:
     ) -> None:
         MultiLimit(app, storage=storage, application_limits="2/minute", unmatched_limits="9/minute")
         app.add_url_rule("/", "view", view())
-
         assert statuses(app, "/no", "/no", "/", "/no") == [404, 404, 429, 429]
         assert len(storage.checks) == 4
 
     def test_redirect_to_a_trailing_slash_is_not_limited(self, app: Flask, storage: RecordingStorage) -> None:
         MultiLimit(app, storage=storage, unmatched_limits="1/minute")
         app.add_url_rule("/folder/", "view", view())
-
         assert statuses(app, "/folder", "/folder") == [308, 308]
         assert storage.checks == []
 
@@ -77,7 +75,6 @@ class TestUnmatchedRequests:
     ) -> None:
         limit = {"type": "ip", "rules": "1/minute", "ban": {"after": 1, "within": 60, "time": 3600}}
         MultiLimit(app, storage=storage, unmatched_limits=limit)
-
         assert statuses(app, "/no", "/no", "/no", method="OPTIONS") == [404, 429, 429]
         assert ask(app, "/no", method="OPTIONS").headers["Retry-After"] == "3600"
 
@@ -109,7 +106,6 @@ class TestOptions:
         MultiLimit(app, storage=storage)
         limited = rate_limiter(rules="1/minute", methods=["OPTIONS", "POST"])(view())
         app.add_url_rule("/", "view", limited, methods=["POST"])
-
         assert self.preflights(app) == [200, 429, 429]
 
     @pytest.mark.parametrize("place", ["application", "default", "configuration", "blueprint", "decorator", "function"])
@@ -149,7 +145,6 @@ class TestOptions:
         MultiLimit(app, storage=storage)
         app.url_map.add(Route("/", endpoint="view"))
         app.view_functions["view"] = rate_limiter(rules="2/minute")(view())
-
         assert self.preflights(app) == [200, 200, 429]
 
     def test_options_is_charged_only_on_routes_whose_view_answers_it(
@@ -173,7 +168,6 @@ class TestOptions:
         MultiLimit(app, storage=storage, application_limits="2/minute")
         app.add_url_rule("/", "view", view())
         app.before_request(answer)
-
         assert self.preflights(app) == [401, 401, 429]
 
     def test_options_of_a_denied_client_is_refused(self, app: Flask) -> None:

@@ -102,7 +102,6 @@ class TestWaitOption:
     def test_limiter_without_a_wait_that_admits_does_not_stop_waiting(self, app: Flask, sleeper: Sleeper) -> None:
         patient = rate_limiter(type=LimitType.IP, rules="1 per 5 seconds", wait=5)
         app.add_url_rule("/", "view", patient(rate_limiter(rules="9/minute")(view())))
-
         assert statuses(app, "/", "/") == [200, 200]
         assert sleeper.slept == [5]
 
@@ -130,9 +129,7 @@ class TestWaitOption:
 class TestAcquire:
     def test_acquire_sleeps_until_a_unit_is_free(self, any_storage: Any, sleeper: Sleeper) -> None:
         limiter, hits = sleeper.limiter(any_storage), hits_for("2 per 10 seconds", scope="script")
-
         decisions = [limiter.acquire(hits, timeout=10) for _ in range(4)]
-
         assert all(decision.allowed for decision in decisions)
         assert sleeper.slept == [10]
 
@@ -142,9 +139,7 @@ class TestAcquire:
     ) -> None:
         limiter, hits = sleeper.limiter(any_storage), hits_for("1 per 10 seconds", scope="script")
         limiter.check(hits)
-
         decision = limiter.acquire(hits, timeout=timeout)
-
         assert (decision.allowed, decision.retry_after, sleeper.slept) == (False, 10, [])
 
     @pytest.mark.parametrize("timeout", [1, math.inf])
@@ -165,6 +160,5 @@ class TestAcquire:
     def test_acquire_really_sleeps_by_default(self) -> None:
         limiter, hits = Limiter(), hits_for(Rule(0.01, 1), scope="script")
         begin = time.monotonic()
-
         assert all(limiter.acquire(hits, timeout=1).allowed for _ in range(3))
         assert time.monotonic() - begin >= 0.02

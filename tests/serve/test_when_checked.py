@@ -117,7 +117,6 @@ def test_shared_limits_are_charged_when_the_dispatch_was_no_method_before(
     app.dispatch_request = functools.partial(Flask.dispatch_request, app)  # type: ignore[method-assign]
     MultiLimit(app, storage=storage, application_limits="3/hour")
     app.get("/")(never_called(rate_limiter(rules="50/second")(view())))
-
     assert statuses(app, *"////") == [200, 200, 200, 429]
 
 
@@ -145,9 +144,7 @@ def test_method_that_was_no_method_before_takes_at_least_what_it_took(app: Flask
 
 def test_header_fields_show_shared_limits_when_the_view_is_not_reached(limited: Callable[..., Flask]) -> None:
     app = limited(never_called)
-
     answers = [ask(app) for _ in range(4)]
-
     assert answers[0].headers["RateLimit"] == '"application-3600s";r=2;t=2400, "default-60s";r=99;t=60'
     assert answers[3].headers["Retry-After"] == "3600"
 
@@ -224,7 +221,6 @@ class TestUsersLoadedBeforeTheView:
         limited = rate_limiter(type=LimitType.USER, rules="1/hour")(view())
         app.get("/", endpoint="view")(limited if decorated else view())
         app.before_request(self.load_user)
-
         assert [self.as_user(app, name) for name in ("ann", "bob", "ann")] == [200, 200, 429]
 
 
@@ -389,7 +385,6 @@ class TestFailingCallables:
         app.testing = False
         MultiLimit(app, storage=any_storage, application_limits="3/hour")
         app.get("/", endpoint="view")(rate_limiter(rules="2/minute", exempt_when=fails)(view()))
-
         assert statuses(app, "/", "/", "/") == [500, 500, 429]
 
     @pytest.mark.parametrize(("cost", "count"), [(-1, 2), ("1", 2), (None, 2), (10_001, 20_000)])
@@ -426,7 +421,6 @@ class TestFailingCallables:
         app.testing = False
         MultiLimit(app, storage=any_storage, user_loader=fails, allow=["user:ann"], application_limits="2/hour")
         app.get("/", endpoint="view")(view())
-
         assert statuses(app, "/", "/", "/") == [500, 500, 429]
 
     @pytest.mark.parametrize("fails", IMPOSSIBLE)
@@ -499,7 +493,6 @@ class TestFailingCallables:
     def test_error_names_the_limiter_and_the_invalid_cost(self, app: Flask) -> None:
         app = self.limited(app, "memory://", "cost", lambda: -1)
         app.testing = True
-
         with pytest.raises(ConfigurationError, match='limiter on "view": cost=-1: must be a whole number'):
             ask(app)
 

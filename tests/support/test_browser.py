@@ -35,7 +35,6 @@ def shown(path: Path, body: str, head: str = "") -> str:
 def test_browser_finds_nothing_wrong_with_a_flawless_page(browser: Browser, place: Path) -> None:
     with tab(browser) as opened:
         opened.page.goto(shown(place, "<p>text</p>", STRICT))
-
         assert opened.barriers() == []
         assert opened.overflow() == 0
 
@@ -55,7 +54,6 @@ def test_browser_finds_errors_foreign_requests_and_policy_violations(
 ) -> None:
     with tab(browser) as opened:
         opened.page.goto(shown(place, body, head))
-
         assert told in "\n".join(opened.wrong)
         opened.wrong.clear()
 

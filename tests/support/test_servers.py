@@ -40,10 +40,8 @@ def test_a_server_that_does_not_start_says_why_and_leaves_nothing(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-
     with pytest.raises(ServerError, match="no-such-option"):
         Server(server.binary, options=["--no-such-option", "1"]).__enter__()
-
     assert list(tmp_path.iterdir()) == []
 
 

@@ -140,7 +140,6 @@ def test_freeze_without_a_multilimit_app_is_an_error(target: Any, message: str) 
 def test_freeze_of_a_storage_without_a_clock_is_an_error() -> None:
     app = Flask("own")
     MultiLimit(app, storage=OwnStorage())
-
     with pytest.raises(ConfigurationError, match="the clock of OwnStorage cannot be replaced"), freeze(app):
         pass
 

@@ -72,7 +72,6 @@ def test_exhaust_uses_up_only_the_quota_of_the_given_subject(
     client: FlaskClient, endpoint: str, subject: Named, refused: dict[str, str], passes: dict[str, str] | None
 ) -> None:
     exhaust(client, {"/user": "by_user", "/key": "by_key", "/pair": "pair"}[endpoint], subject)
-
     method = "POST" if endpoint == "/user" else "GET"
     assert client.open(endpoint, method=method, headers=refused).status_code == 429
     assert passes is None or client.open(endpoint, method=method, headers=passes).status_code == 200
@@ -80,7 +79,6 @@ def test_exhaust_uses_up_only_the_quota_of_the_given_subject(
 
 def test_exhaust_without_a_subject_includes_the_anonymous_user(client: FlaskClient) -> None:
     refusal = exhaust(client, "by_user")
-
     assert [status.name for status in refusal.violated] == ["user-86400s"]
     assert client.post("/user").status_code == 429
     assert client.post("/user", headers={"X-User": "ann"}).status_code == 200

@@ -291,9 +291,7 @@ def test_every_request_filter_exempts_from_every_printed_limit() -> None:
 )
 def test_exempt_view_gets_the_same_exemptions(flags: ExemptionScope, expected: str | None) -> None:
     app = limited(lambda it: it.limit("3/minute"), lambda it: it.exempt(flags=flags), default_limits=["9/minute"])
-
     written = written_in(printed(app)).get(f"{__name__}.search")
-
     assert written == (expected and [expected]), "its own limit is off"
     assert_printed_declarations_run(app)
 

@@ -136,7 +136,6 @@ def test_freeze_sets_the_clock_of_bridge_limits(app: Flask) -> None:
 def test_bridge_limits_can_be_switched_off_in_tests(app: Flask) -> None:
     limiter = Limiter(get_remote_address, app=app)
     app.get("/")(limiter.limit("1/hour")(named("v7")))
-
     with testing.enabled(app, False):
         assert codes(app, 3) == [200, 200, 200]
 
@@ -667,9 +666,7 @@ def test_limits_command_lists_routes_without_a_view(app: Flask) -> None:
 def test_limits_command_lists_limits_that_depend_on_the_request(app: Flask) -> None:
     limiter = Limiter(get_remote_address, app=app)
     app.get("/", endpoint="index")(limiter.limit(lambda: request.args["plan"])(named("v23")))
-
     ((name, where, _),) = listed(app, "index")
-
     assert (name, where.startswith("Flask-Limiter: ")) == ("limit", True)
 
 

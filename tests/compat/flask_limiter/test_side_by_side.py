@@ -59,9 +59,7 @@ def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize("name", BEHAVIOURS)
 def test_behaviour_is_the_same_or_a_listed_difference(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     theirs, ours = (observe(library, BEHAVIOURS[name], monkeypatch) for library in (THEIRS, OURS))
-
     listed = SEEN.get(name)
-
     assert (theirs, ours) == ((listed[1], listed[2]) if listed else (theirs, theirs))
     assert listed is None or theirs != ours, "it is no difference any more: take it off the list"
 

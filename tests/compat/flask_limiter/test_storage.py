@@ -40,10 +40,8 @@ def test_uri_of_flask_limiter_becomes_one_of_ours(theirs: str, ours: str) -> Non
 @pytest.mark.parametrize("scheme", ["memcached", "mongodb", "mongodb+srv", "etcd", "async+redis", "tape"])
 def test_unsupported_storage_is_an_error_with_a_remedy_and_no_secret(scheme: str) -> None:
     remedy = 'use "redis://host:6379" or "valkey://host:6379", or on one machine'
-
     with pytest.raises(ConfigurationError, match=remedy) as caught:
         storage_from(f"{scheme}://user:secret@host", {})
-
     assert "secret" not in str(caught.value)
 
 
@@ -128,6 +126,5 @@ def test_limiter_uses_the_storage_of_the_existing_multilimit() -> None:
 def test_storage_other_than_that_of_multilimit_is_an_error() -> None:
     app = app_with(RATELIMIT_STORAGE_URI="redis://host")
     MultiLimit(app)
-
     with pytest.raises(ConfigurationError, match="set MULTILIMIT_STORAGE_URI, and leave out RATELIMIT_STORAGE_URI"):
         Limiter(get_remote_address, app=app)

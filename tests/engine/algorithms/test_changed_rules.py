@@ -28,7 +28,6 @@ def bucket(algorithm: str, count: int = 10, burst: int | None = None, max_delay:
 @pytest.mark.parametrize("algorithm", COUNTERS)
 def test_changed_count_applies_to_units_already_charged(bench: Bench, algorithm: str) -> None:
     bench.limiter.check(hits(Rule(10, 10, algorithm=algorithm), cost=6))
-
     for count, remaining in ((20, 14), (6, 0), (3, 0)):
         assert bench.limiter.peek(hits(Rule(10, count, algorithm=algorithm))).remaining == remaining
     assert not bench.limiter.check(hits(Rule(10, 3, algorithm=algorithm))).allowed
@@ -37,9 +36,7 @@ def test_changed_count_applies_to_units_already_charged(bench: Bench, algorithm:
 @pytest.mark.parametrize("algorithm", BUCKETS)
 def test_changed_count_of_a_bucket_keeps_its_reset_after(bench: Bench, algorithm: str) -> None:
     bench.limiter.check(hits(bucket(algorithm, count=10), cost=6))
-
     doubled, halved = (bench.limiter.peek(hits(bucket(algorithm, count=count))) for count in (20, 5))
-
     assert (doubled.remaining, doubled.reset_after) == (8, 6)  # six tenths of either are used
     assert (halved.remaining, halved.reset_after) == (2, 6)
 
@@ -48,9 +45,7 @@ def test_changed_count_of_a_bucket_keeps_its_reset_after(bench: Bench, algorithm
 def test_a_fraction_of_a_microsecond_does_not_grow_when_the_count_is_lowered(bench: Bench, algorithm: str) -> None:
     """It is stored in parts of a microsecond: 10**9 of them under the old count, one under the new."""
     bench.limiter.check(hits(Rule(10, 10**9, algorithm=algorithm), cost=99))  # 0.99 us
-
     lowered = bench.limiter.peek(hits(Rule(10, 1, algorithm=algorithm)))
-
     assert (lowered.remaining, lowered.reset_after) == (1, 0)
 
 
@@ -92,7 +87,6 @@ def test_one_key_under_two_bursts_admits_no_more_than_the_larger_one(bench: Benc
 
 def test_a_changed_max_delay_applies_at_once(bench: Bench) -> None:
     exhaust(bench.limiter, hits(bucket("leaky_bucket", max_delay=3)))
-
     assert bench.limiter.check(hits(bucket("leaky_bucket", max_delay=5))).delay == 4
     refused = bench.limiter.check(hits(bucket("leaky_bucket", max_delay=4)))
     assert (refused.allowed, refused.retry_after) == (False, 1)
@@ -176,7 +170,6 @@ def test_a_window_that_begins_far_in_the_future_is_dropped(bench: Bench, algorit
     plan = hits(Rule(10, 5, algorithm=algorithm))
     exhaust(bench.limiter, plan)
     bench.clock.now -= AHEAD + 1
-
     assert exhaust(bench.limiter, plan) == 5
 
 

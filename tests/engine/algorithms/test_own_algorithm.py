@@ -83,9 +83,7 @@ def test_tests_of_all_algorithms_include_an_own_algorithm_and_pass(tmp_path: Pat
 
 def test_a_frequent_check_of_an_own_algorithm_is_not_compiled(redis_client: redis.Redis, learning: Shapes) -> None:
     limiter, plan = bare(redis_client), hits(cooldown(60, 3))
-
     allowed = [limiter.check(plan).allowed for _ in range(COMPILE_AFTER + 5)]
-
     assert allowed == [True] * 3 + [False] * (COMPILE_AFTER + 2)
     assert len(learning._compiled) == 0
 

@@ -24,9 +24,7 @@ EVERY_HALF_SECOND = Rule(1, 2, algorithm="leaky_bucket", max_delay=2)
 
 def test_check_of_cost_0_is_neither_delayed_nor_refused_by_a_full_queue(bench: Bench) -> None:
     exhaust(bench.limiter, hits(EVERY_HALF_SECOND))
-
     decision = bench.limiter.check(hits(EVERY_HALF_SECOND, cost=0))
-
     assert (decision.allowed, decision.delay, decision.remaining) == (True, 0, 0)
     assert decision.reset_after == 2.5
 

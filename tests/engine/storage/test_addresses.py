@@ -64,7 +64,6 @@ def test_error_of_a_malformed_uri_hides_the_password(uri: str) -> None:
     for open_storage in (storage_from_uri, storage_from):
         with pytest.raises(ConfigurationError) as caught:
             open_storage(uri)
-
         assert SECRET not in str(caught.value)
 
 
@@ -185,7 +184,6 @@ def test_an_argument_that_is_no_storage_is_an_error(wrong: object) -> None:
 def test_a_client_of_another_library_is_refused_at_once() -> None:
     """The guard knows only errors of redis-py. Others would become responses with status 500."""
     client_of_valkey = type("Valkey", (), {"__module__": "valkey.client", "evalsha": None, "script_load": None})()
-
     with pytest.raises(ConfigurationError, match=r"storage=Valkey of valkey\.client: .* give a URI, such as valkey://"):
         Limiter(client_of_valkey)
 

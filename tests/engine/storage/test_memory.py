@@ -248,9 +248,7 @@ def test_flood_of_subjects_does_not_lift_a_ban(full: Limiter, clock: Clock) -> N
 def test_flood_of_subjects_does_not_free_slots_in_use(full: Limiter, clock: Clock) -> None:
     busy = hits(Concurrent(2, 30), subject="attacker")
     exhaust(full, busy)
-
     flood(full, "5/minute", clock)
-
     assert not full.check(busy).allowed
 
 
@@ -289,7 +287,6 @@ def test_new_subject_is_limited_when_memory_is_full_of_refused_subjects(
 def test_new_subject_is_banned_when_memory_is_full_of_refused_subjects(full: Limiter, clock: Clock) -> None:
     flood(full, "1/hour", clock, many=2 * FEW)
     guesses = hits_for("3/hour", scope="api", subject="user:guesser", ban=Ban(after=3, within=600, time=7200))
-
     assert [full.check(guesses).allowed for _ in range(9)] == [True] * 3 + [False] * 6
     assert full.check(guesses).ban is not None
 
@@ -352,10 +349,8 @@ def test_check_looks_at_a_bounded_number_of_keys_to_forget() -> None:
 )
 def test_bound_of_keys_can_be_set(made: Callable[[], Limiter]) -> None:
     limiter = made()
-
     for n in range(FLOOD):
         limiter.check(hits("5/minute", subject=str(n)))
-
     assert kept(limiter) == FEW
 
 
@@ -470,9 +465,7 @@ def test_refusal_by_the_last_rule_undoes_the_charges_of_earlier_rules(limiter: L
 def test_refusal_shows_a_quota_as_full_whose_only_unit_was_refunded(limiter: Limiter) -> None:
     plan = hits("20/minute; 1/hour")
     limiter.refund(limiter.check(plan), plan[:1])
-
     refused = limiter.check(plan)
-
     assert [(status.remaining, status.reset_after) for status in refused.statuses] == [(20, 0), (0, 3600)]
 
 

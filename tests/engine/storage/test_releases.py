@@ -70,7 +70,5 @@ def test_releases_made_during_a_command_are_sent_together_in_the_next() -> None:
 def test_each_lost_slot_is_reported_once_by_its_own_callback(error: BaseException) -> None:
     """Also if the thread that releases those of others is interrupted, as by ``gevent.Timeout``."""
     server = Server(then=error)
-
     server.give_back_all()
-
     assert sorted(server.lost) == SLOTS[1:]

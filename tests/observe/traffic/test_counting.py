@@ -152,7 +152,6 @@ def test_only_the_most_refused_subjects_are_taken(counter: Counter, event: Limit
     for number in range(MOST_SENT + 50):
         for _ in range(2):
             count(counter, event(subject=str(number)))
-
     assert len(counter.take().refused) == MOST_SENT
 
 

@@ -147,9 +147,7 @@ def test_forked_child_sends_only_its_own_counts(outbox: Outbox, keeper: Keeper) 
 
 def test_subjects_are_hashed_with_a_key() -> None:
     counts = some()
-
     hashed = [next(iter(as_stored(counts, "hashed", key).refused)).subject for key in (b"one", b"one", b"two")]
-
     assert hashed[0] == hashed[1] != hashed[2]
     assert all(len(subject) == 16 and subject != "a" for subject in hashed)
 

@@ -28,7 +28,6 @@ def test_heaviest_counts_are_exact_while_there_is_room(keys: list[int]) -> None:
 @given(st.lists(st.integers(0, 60), max_size=400), st.integers(1, 20))
 def test_heaviest_never_overcounts_and_misses_no_frequent_subject(keys: list[int], capacity: int) -> None:
     told, exact = heaviest_of(keys, capacity).top(2 * capacity), Counter(keys)
-
     assert all(0 < amount <= exact[key] for key, amount in told.items())
     frequent = {key for key, amount in exact.items() if amount > len(keys) / capacity}
     assert frequent <= set(told)
@@ -48,9 +47,7 @@ def test_top_returns_the_largest_amounts() -> None:
 def test_top_20_of_a_zipf_stream_are_found(exponent: float) -> None:
     shares = list(accumulate(1 / rank**exponent for rank in range(1, 100_001)))
     stream = random.Random(7).choices(range(100_000), cum_weights=shares, k=100_000)
-
     told, exact = heaviest_of(stream, 1024).top(20), Counter(stream)
-
     assert len(set(told) & {key for key, _ in exact.most_common(20)}) >= 19
 
 

@@ -72,7 +72,6 @@ def test_traffic_is_flushed_in_the_background(monkeypatch: pytest.MonkeyPatch) -
 def test_traffic_is_not_counted_when_switched_off() -> None:
     shop = Shop(TRAFFIC=False)
     shop.ask()
-
     assert gate_of(shop.app).audience.traffic is None
     assert not gate_of(shop.app).audience.present
 
@@ -103,7 +102,6 @@ def test_requests_in_an_outage_are_counted(
 ) -> None:
     shop = Shop(ON_STORAGE_ERROR=policy, WORKERS=1)
     storage.broken = True
-
     assert shop.ask(4, storage=storage) == statuses
     assert shop.traffic.take().checks == counted
 

@@ -68,7 +68,6 @@ def test_no_line_is_logged_without_refusals(
 ) -> None:
     log.add(Counts({Check("search", "allowed", "storage"): 5, Check("search", "refunded", "storage"): 5}))
     minutes.now = 100
-
     assert log.log_if_due() is False
     assert caplog.records == []
 

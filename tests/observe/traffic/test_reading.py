@@ -103,7 +103,6 @@ def test_top_subject_has_the_span_of_its_latest_series(reader: TrafficReader, se
 
 def test_series_are_zero_without_traffic(reader: TrafficReader) -> None:
     recent = reader.read()
-
     assert recent.checks() == (0,) * 360
     assert recent.top_subjects() == []
     assert not recent.total

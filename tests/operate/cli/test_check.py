@@ -118,9 +118,7 @@ def test_check_reports_list_entry_before_limits(
 
 def test_entry_is_not_compared_with_limits_where_there_are_none(on_server: Command) -> None:
     on_server("deny", "203.0.113.7", "--lasting", "--yes")
-
     told = on_server("check", "health", "--ip", "203.0.113.7").out_on_one_line
-
     assert told.startswith("health GET a request would be refused with 403, and waiting does not help")
     assert "Without this entry" not in told
 
@@ -301,9 +299,7 @@ class TestLimitOfOneMethod:
 
     def test_reset_covers_all_methods(self, on_server: Command, shop: FlaskClient) -> None:
         call(shop, "/login", 3, method="POST")
-
         run = on_server("reset", "login", "--ip", "203.0.113.7", "--yes")
-
         assert run.out == "Reset: ip-60s.\n"
         assert on_server("check", "login", "--ip", "203.0.113.7", "--json").json["allowed"] is True
 

@@ -150,7 +150,6 @@ def test_lasting_change_warns_when_server_keeps_nothing_on_disk(on_server: Comma
 
 def test_dry_run_shows_a_change_without_making_it(on_server: Command) -> None:
     run = on_server("set", "update", "ip-20s", "50 per 20 seconds", "--lasting", "--dry-run")
-
     assert run.code == 0
     assert "    + ip-20s: 50 per 20s" in run.out
     assert on_server("entries").out.startswith("No changes")
@@ -219,7 +218,6 @@ def test_list_that_the_storage_does_not_give_is_an_error(command: str) -> None:
 )
 def test_invalid_change_is_an_error_and_stores_nothing(on_server: Command, command: str, message: str) -> None:
     run = on_server(*command.split(), "--yes")
-
     assert run.code in {1, 2}
     assert message in run.err_on_one_line
     assert on_server("entries", "--json").json["entries"] == []
@@ -329,7 +327,6 @@ class TestExportAndImport:
     @pytest.mark.parametrize("mode", [0o600, 0o400])
     def test_export_keeps_secret_from_whom_the_old_file_was(self, on_server: Command, file: Path, mode: int) -> None:
         file.touch(mode)
-
         assert on_server("entries", "--export", str(file)).code == 0
         assert file.stat().st_mode & 0o777 == 0o600
         assert json.loads(file.read_text())["entries"] == []
@@ -337,24 +334,18 @@ class TestExportAndImport:
     def test_export_follows_a_symlink(self, on_server: Command, file: Path) -> None:
         link = file.with_name("latest")
         link.symlink_to(file)
-
         assert on_server("entries", "--export", str(link)).code == 0
-
         assert (link.is_symlink(), "format" in file.read_text()) == (True, True)
 
     def test_import_reports_its_changes_as_json(self, on_server: Command, file: Path) -> None:
         on_server("deny", "203.0.113.7", "--lasting", "--yes")
         file.write_text(on_server("entries", "--export", "-").out)
-
         run = on_server("entries", "--import", str(file), "--json")
-
         assert run.json == {"schema": 2, "imported": 1, "changed": True}
 
     def test_export_and_import_together_are_an_error(self, on_server: Command, file: Path) -> None:
         file.write_text('{"format": 1, "entries": []}')
-
         run = on_server("entries", "--export", "-", "--import", str(file))
-
         assert (run.code, run.out) == (2, "")
         assert "--export and --import: give only one of them." in run.err_on_one_line
 
@@ -385,9 +376,7 @@ class TestUnset:
     def test_unset_takes_the_same_arguments_as_the_change(self, on_server: Command, made: str, undone: str) -> None:
         assert on_server(*made.split(), "--yes", "--force").code == 0
         assert len(on_server("entries", "--json").json["entries"]) == 1
-
         run = on_server("unset", *undone.split(), "--yes")
-
         assert (run.code, on_server("entries", "--json").json["entries"]) == (0, []), run.err
 
     def test_unset_is_an_error_unless_exactly_one_change_fits(self, on_server: Command) -> None:

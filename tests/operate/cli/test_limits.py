@@ -168,7 +168,6 @@ def test_limits_can_be_filtered(on_memory: Command, arguments: list[str], expect
 
 def test_type_filter_shows_only_limits_that_count_that_type(on_memory: Command) -> None:
     listed = on_memory("limits", "--type", "ip", "--json").json
-
     limits = [limit for endpoint in listed["endpoints"] for limit in (*endpoint["limits"], *listed["unmatched"])]
     assert {limit["type"] for limit in limits} == {"ip", "user+ip"}
     assert all(endpoint["limits"] for endpoint in listed["endpoints"])

@@ -50,7 +50,6 @@ def test_top_once_prints_one_screen(on_server: Command) -> None:
 @pytest.mark.usefixtures("some_traffic")
 def test_top_prints_json(on_server: Command) -> None:
     told = on_server("top", "--json", "--minutes", "1").json
-
     assert told["schema"] == 2
     assert told["subjects"][0]["refused"] == 30
     assert told["seconds"] <= 60
@@ -62,9 +61,7 @@ def test_top_says_when_there_were_no_checks(on_server: Command) -> None:
 
 def test_top_is_an_error_when_traffic_is_switched_off(on_server: Command) -> None:
     on_server.environment["FLASK_MULTILIMIT_TRAFFIC"] = "false"
-
     run = on_server("top")
-
     assert run.code == 1
     assert "MULTILIMIT_TRAFFIC is False: nothing is counted." in run.err
 
@@ -95,7 +92,6 @@ def test_top_refreshes_until_q_is_pressed(on_server: Command) -> None:
 
 def test_config_command_shows_the_source_of_each_setting(on_server: Command) -> None:
     found = {each["name"]: each for each in on_server("config", "--json").json["settings"]}
-
     assert found["MULTILIMIT_STORAGE_URI"]["source"] == "environment (FLASK_MULTILIMIT_STORAGE_URI)"
     assert found["MULTILIMIT_TRAFFIC"] == {"name": "MULTILIMIT_TRAFFIC", "value": "True", "source": "default"}
     assert "MULTILIMIT_TRAFFIC" in on_server("config").out
@@ -116,9 +112,7 @@ def test_config_command_shows_a_given_storage_in_place_of_its_uri_alone(app: Fla
 def test_config_command_shows_a_lazy_translation_that_needs_a_request(app: Flask) -> None:
     app.config["MULTILIMIT_MESSAGE"] = LazyString(lambda: request.path)
     MultiLimit(app)
-
     shown = app.test_cli_runner().invoke(args=["multilimit", "config"])
-
     assert "a LazyString" in shown.output, shown
 
 
@@ -137,7 +131,6 @@ def test_alerts_and_grafana_commands_include_unmatched_requests(app: Flask) -> N
 
 def test_grafana_command_prints_a_dashboard_of_the_limited_endpoints(on_server: Command) -> None:
     board = json.loads(on_server("grafana", columns=300).out)
-
     endpoints = [option["value"] for option in board["templating"]["list"][1]["options"]]
     assert len(endpoints) > 1
     assert board["title"].startswith("Rate limits of ")

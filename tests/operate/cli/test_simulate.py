@@ -68,7 +68,6 @@ def test_simulate_prints_json(on_memory: Command, log: Path) -> None:
 def test_simulate_reads_subjects_from_a_log_field(on_memory: Command, log: Path) -> None:
     given = ("--subject", "api_key=User-Agent", "--rules", "api_key=2/hour")
     (report,) = on_memory("simulate", "--json", str(log), *given).json["reports"]
-
     refused = {rule["name"]: rule["refused"] for rule in report["rules"]}
     assert refused["api_key-3600s"] == 2, "all requests of the log have the same user agent"
 
@@ -108,9 +107,7 @@ def test_log_of_which_nothing_can_be_read_is_an_error_also_beside_an_empty_one(
     on_memory: Command, tmp_path: Path
 ) -> None:
     files = [written(tmp_path / "nonsense.log", ["nonsense"]), written(tmp_path / "empty.log", [])]
-
     run = on_memory("simulate", *map(str, files))
-
     assert (run.code, run.out) == (1, "")
     assert "no line could be read; name the format" in run.err_on_one_line
 
@@ -140,9 +137,7 @@ def test_simulate_shows_endpoints_without_limits_and_what_shadows_would_have_ref
 
 def test_simulate_applies_the_overrides_in_force(on_server: Command, log: Path) -> None:
     changed = on_server("set", "update", "ip-20s", "5 per 20 seconds", "--for", "1h", "--yes", columns=120)
-
     (report,) = on_server("simulate", "--json", str(log)).json["reports"]
-
     assert changed.code == 0, changed.err
     assert report["refused"] == 5
 
@@ -364,7 +359,6 @@ def test_error_names_the_file_that_cannot_be_written(on_memory: Command, log: Pa
     if option == "--png":
         pytest.importorskip("matplotlib", reason="the picture is drawn with the extra `plot`")
     run = on_memory(command, str(log), option, "nowhere/file")
-
     assert (run.code, "Error: nowhere/file: No such file or directory" in run.err) == (1, True), run.err
 
 

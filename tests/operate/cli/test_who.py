@@ -58,7 +58,6 @@ def test_wrong_or_missing_arguments_of_check_and_reset_are_errors(
     on_memory: Command, arguments: tuple[str, ...], message: str
 ) -> None:
     run = on_memory(*arguments)
-
     assert run.code != 0
     assert message in run.err
     assert run.out == ""

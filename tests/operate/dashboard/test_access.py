@@ -88,7 +88,6 @@ def test_callback_that_is_not_callable_is_an_error(name: str) -> None:
 def test_multilimit_of_another_app_is_an_error() -> None:
     app = Flask("shop")
     MultiLimit(app)
-
     with pytest.raises(ConfigurationError, match="does not have the MultiLimit"):
         app.register_blueprint(Dashboard(MultiLimit(), authorize=lambda: "ada"))
 
@@ -97,7 +96,6 @@ def test_multilimit_may_be_initialised_after_the_dashboard() -> None:
     app, multilimit = Flask("shop"), MultiLimit()
     app.register_blueprint(Dashboard(multilimit, authorize=lambda: "ada"))
     multilimit.init_app(app)
-
     assert app.test_client().get(ROOT).status_code == 200
 
 
@@ -239,7 +237,6 @@ def guess(app: Flask, path: str = ROOT, **options: Any) -> int:
 
 def test_anonymous_visits_are_throttled_without_locking_out_operators(basic_auth_app: Flask) -> None:
     stranger = basic_auth_app.test_client()
-
     assert [stranger.get(ROOT).status_code for _ in range(12)] == [403] * 10 + [429] * 2
     assert browser_of("ada", basic_auth_app).get(ROOT).status_code == 200
     assert stranger.get(ROOT).status_code == 429
@@ -390,7 +387,6 @@ def test_forged_link_shows_no_message_of_a_change(ada: FlaskClient, query: str) 
 def test_message_of_a_change_is_shown_only_to_its_author(app: Flask, ada: FlaskClient) -> None:
     lists = ada.get(confirm(ada, **RULE).location)
     address = send(ada, lists, ending="/undo").location
-
     assert "Undone in all workers" in ada.get(address).text
     assert "Undone in all workers" not in browser_of("bob", app).get(address).text
 

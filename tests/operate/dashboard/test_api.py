@@ -75,7 +75,6 @@ def document(busy: FlaskClient) -> dict[str, Any]:
 
 def test_api_document_is_valid_openapi(document: dict[str, Any]) -> None:
     validate(document)
-
     assert document["openapi"] == "3.1.0"
     assert document["servers"] == [{"url": "/multilimit/api"}]
     assert set(document["paths"]) == {f"/{name}" for name in ASKED}

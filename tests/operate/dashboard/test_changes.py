@@ -203,9 +203,7 @@ def test_value_that_the_form_does_not_offer_is_an_error(
 
 def test_clearing_the_client_of_a_form_is_an_error(ada: FlaskClient) -> None:
     page = previewed(ada, kind="override", endpoint="*", who="203.0.113.7")
-
     answer = send(ada, page, ending="/change", who="", what="times", times="9", reason="sale")
-
     assert answer.status_code == 400
     assert 'id="wrong-who"' in answer.text
 
@@ -370,9 +368,7 @@ def test_author_without_the_right_to_change_changes_nothing() -> None:
 )
 def test_pages_say_when_nothing_can_be_changed(settings: dict[str, Any], told: str) -> None:
     ada = browser_of("ada", made(**settings))
-
     page = previewed(ada, **RULE)
-
     assert (page.status_code, told in page.text) == (200, True)
     assert ada.post(CHANGE, data={**RULE, "token": "x"}).status_code == 403
 
@@ -419,7 +415,6 @@ def test_token_of_a_fallback_secret_key_is_valid(app: Flask, ada: FlaskClient) -
     token = _token(ada)
     app.config["SECRET_KEY_FALLBACKS"] = [app.secret_key]
     app.secret_key = "another"
-
     assert ada.post(CHANGE, data={**RULE, "token": token}).status_code == 303
 
 

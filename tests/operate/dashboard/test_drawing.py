@@ -18,10 +18,8 @@ def test_upper_edge_is_a_round_number_above_all_values(most: float, top: float) 
 
 def test_groups_stay_the_same_as_time_passes() -> None:
     series = list(range(13))
-
     now = group_rates(series, 112, slices=3)
     later = group_rates([*series[1:], 99], 113, slices=3)
-
     assert now[1:-1] == later[1 : len(now) - 1]
 
 

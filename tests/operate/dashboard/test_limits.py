@@ -47,7 +47,6 @@ def test_limits_can_be_searched_by_name_path_rule_and_type(ada: FlaskClient) -> 
 
 def test_limits_can_be_filtered_by_state(app: Flask, ada: FlaskClient) -> None:
     control_of(app).override("show", shadow=True, for_="1h", author="bob", reason="too strict")
-
     assert names(limits(ada, "?show=unlimited")) == ["open", "static"]
     assert names(limits(ada, "?show=shadow")) == ["show"]
     assert names(limits(ada, "?show=changed")) == ["show"]
@@ -67,9 +66,7 @@ def test_override_is_shown_with_author_and_reason(app: Flask, ada: FlaskClient) 
 
 def test_limit_that_is_switched_off_stays_listed(app: Flask, ada: FlaskClient) -> None:
     control_of(app).override("show", off=True, for_="1h")
-
     found = limits(ada, "?q=show")["endpoints"][0]
-
     assert found["limits"] == []
     assert [each["text"] for each in found["changes"]] == ["at show: off"]
 
@@ -102,9 +99,7 @@ def test_endpoints_are_paged() -> None:
 def test_traffic_is_shown_for_endpoints_with_unusual_names(app: Flask, ada: FlaskClient, name: str) -> None:
     app.add_url_rule("/named", name, rate_limiter(type=IP, rules="2/minute")(lambda: "ok"))
     send_requests(app, path="/named")
-
     (found,) = limits(ada, "?q=/named")["endpoints"]
-
     assert found["limits"][0]["traffic"]["refuses"] == 3
 
 

@@ -156,7 +156,6 @@ def test_usage_catalogue_has_exactly_the_texts_of_its_page() -> None:
 def test_every_translation_is_used() -> None:
     written = {text for template in TEMPLATES for text in texts_in(template)} | set(sentences_in_constants())
     source = "".join(path.read_text(encoding="utf-8") for path in FOLDER.glob("*.py"))
-
     named = written | PHRASES | UNITS | set(rules.UNITS) | WORKERS_FOUND_BY | set(health.MEANWHILE.values())
     assert [text for text in CHINESE if text not in named and text.partition(":")[0] not in source] == []
 
@@ -202,9 +201,7 @@ def test_sources_of_the_worker_count_are_translated() -> None:
 )
 def test_pages_are_served_in_chinese(app: Flask, ada: FlaskClient, page: str) -> None:
     send_requests(app)
-
     text = ada.get(ROOT + page, headers={"Accept-Language": "zh-CN"}).text
-
     assert 'lang="zh-Hans"' in text
     assert "限额" in text
 
@@ -245,7 +242,6 @@ WRONG: list[dict[str, str]] = [
 @pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: f"{wrong}"[:100])
 def test_errors_of_a_change_are_in_chinese(ada: FlaskClient, wrong: dict[str, str]) -> None:
     page = ada.get(f"{ROOT}change", query_string={"for": "1h", "reason": "test", "lang": "zh", **wrong}).text
-
     told = re.findall('<p class="(?:wrong|alert)[^>]*>([^<]*)', page)
     assert told
     assert [text for text in told if not re.search("[\u4e00-\u9fff]{3}", text)] == []

@@ -41,7 +41,6 @@ def send_requests(app: Flask, times: int = 5, path: str = "/", **options: Any) -
 
 def test_page_now_without_traffic_says_what_to_do(ada: FlaskClient) -> None:
     page = ada.get(ROOT).text
-
     assert "No limit was checked in this time." in page
     assert "Send a request to a view that has a limit" in page
     assert "Nobody was refused in this time." in page
@@ -121,9 +120,7 @@ def test_odd_queries_are_no_errors(ada: FlaskClient, query: str) -> None:
 
 def test_options_of_url_for_in_the_query_are_ignored(app: Flask, ada: FlaskClient) -> None:
     send_requests(app)
-
     page = ada.get(f"{ROOT}?_scheme=javascript&_external=1&_anchor=x&name=y&filename=z").text
-
     assert "javascript://" not in page
     assert "http://" not in page.replace("http://www.w3.org", "")
 
@@ -211,7 +208,6 @@ def test_page_now_keeps_the_last_slots_while_storage_is_down() -> None:
 def test_forked_child_reads_traffic_anew() -> None:
     gate = gate_of(made())
     of_parent = memory_of(gate)
-
     assert memory_of(gate) is of_parent is not None
     assert forked(lambda: memory_of(gate) not in {of_parent, None})()
 

@@ -41,9 +41,7 @@ def rules(about: Any) -> dict[str, tuple[int, int]]:
 
 def test_page_without_a_client_offers_a_search(app: Flask, ada: FlaskClient) -> None:
     send_requests(app)
-
     page = ada.get(SUBJECT).text
-
     assert "Look up an address, a network, or a subject" in page
     assert 'value=203.0.113.7">203.0.113.7</a>' in page
 
@@ -91,9 +89,7 @@ def test_page_links_the_quota_that_all_clients_without_a_login_share() -> None:
 
 def test_page_shows_quotas_of_a_user(app: Flask, ada: FlaskClient) -> None:
     statuses(app, "/mine", headers={"X-User": "a/b ..?#&é"})
-
     about = found(ada, who="user:a/b ..?#&é")
-
     assert rules(about) == {"api.mine user-60s": (1, 1), "api.mine user-3600s": (1, 49)}
     assert rules(found(ada, type="user", value="a/b ..?#&é")) == rules(about)
 
@@ -142,7 +138,6 @@ def test_page_says_that_refusals_are_not_known_without_traffic() -> None:
 @pytest.mark.parametrize("who", ["user", "default:", "1.2.3.4/99", ":::", "a+b:c"])
 def test_malformed_client_is_a_400_with_examples_and_stays_in_the_field(ada: FlaskClient, who: str) -> None:
     page = ada.get(SUBJECT, query_string={"who": who})
-
     assert page.status_code == 400
     assert f'name="who" value="{who}"' in page.text
     assert "give a network such as" in page.text
@@ -307,9 +302,7 @@ def test_lift_on_the_page_of_an_address_within_an_ipv6_client_ends_the_ban_of_th
 
 def test_lift_on_the_page_of_an_address_ends_the_ban_of_its_network(app: Flask, ada: FlaskClient) -> None:
     control_of(app).ban("203.0.113.0/24", for_=600)
-
     send(ada, ada.get(SUBJECT, query_string=ASKED), ending="/undo")
-
     assert control_of(app).entries() == ()
     assert found(ada, **ASKED)["state"] == "passes"
 

@@ -113,6 +113,5 @@ def test_page_is_accessible_and_fits_the_screen(
 ) -> None:
     with tab(browser, size=size, dark=dark) as opened:
         opened.page.goto(path.as_uri())
-
         assert opened.barriers() == []
         assert opened.overflow() == 0

@@ -115,16 +115,13 @@ def test_wrong_field_is_explained_on_the_page(ada: FlaskClient, fields: dict[str
 
 def test_wrong_field_is_explained_as_json(app: Flask, ada: FlaskClient, tmp_path: Path) -> None:
     Recorder(app, tmp_path).close()
-
     answer = api_answer(ada, "endpoint=opne")
-
     assert (answer.status_code, answer.mimetype) == (400, "application/json")
     assert "did you mean" in answer.get_json()["error"]
 
 
 def test_author_without_the_right_to_change_may_upload() -> None:
     ada = browser_of("ada", made(dashboard={"may_change": lambda _: False}))
-
     assert upload(ada).status_code == 200
     assert "choose a log" in upload(ada, name="").text
     assert ada.post(PAGE, data={"log": (io.BytesIO(LOG), "access.log")}).status_code == 403
@@ -132,7 +129,6 @@ def test_author_without_the_right_to_change_may_upload() -> None:
 
 def test_too_large_upload_is_refused(ada: FlaskClient) -> None:
     answer = upload(ada, b"x" * 10_000_000)
-
     assert answer.status_code == 413
     assert "more than 5 MB" in answer.text
     assert upload(ada, (line(1, BUSY, "/open") + "\n").encode() * (MOST_UPLOADED // 100)).status_code == 200

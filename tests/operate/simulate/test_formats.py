@@ -152,7 +152,6 @@ def test_invalid_duration_is_ignored(text: str) -> None:
     request = request_in(
         f'1.2.3.4 2026-11-22T03:19:27+00:00 "GET / H" {text}', '$remote_addr $time_iso8601 "$request" $request_time'
     )
-
     assert (request.at, request.took) == (AT, None)
 
 
@@ -259,7 +258,6 @@ def test_host_that_was_not_sent_is_empty() -> None:
     request = request_in(
         '203.0.113.7 - 2026-11-22T03:19:27Z "GET / HTTP/1.0"', '$remote_addr $http_host $time_iso8601 "$request"'
     )
-
     assert request.host == ""
 
 
@@ -337,7 +335,6 @@ def test_custom_regular_expression_is_read() -> None:
 
 def test_group_of_a_regular_expression_may_match_nothing() -> None:
     reader = expression(r"(?:(?P<at>\S+) )?(?P<method>[A-Z]+) (?P<target>/\S*)?(?: from (?P<address>\S+))?")(UTC, [])
-
     assert reader("2026-11-22T03:19:27Z GET /a") == LoggedRequest(AT, "GET", "/a")
     assert reader("2026-11-22T03:19:27Z GET ") == LoggedRequest(AT, "GET", "")
     assert reader("GET /a") is None
@@ -490,7 +487,6 @@ def test_zone_without_a_hash_is_used() -> None:
 
 def test_moment_may_be_a_date_a_time_or_iso_8601() -> None:
     berlin = ZoneInfo("Europe/Berlin")
-
     assert moment("2026-11-22 03:19:27Z", berlin) == AT
     assert moment("2026-11-22 04:19", berlin) == AT - 27_000_000
     assert moment("2026-11-22", berlin) == moment("2026-11-21T23:00:00", UTC)

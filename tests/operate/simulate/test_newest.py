@@ -93,6 +93,5 @@ def test_requests_of_all_processes_are_complete_since_an_instant(folder: Path, i
 def test_malformed_lines_are_left_out(folder: Path, into: Path) -> None:
     path = write(folder, "1-1", [1, 2])
     path.write_bytes(b"\xff\x00{}\n" * 50 + path.read_bytes())
-
     assert seconds_of(folder, into, 2 * LINE + 20) == [1, 2]
     assert seconds_of(folder, into, 10_000) == [1, 2]

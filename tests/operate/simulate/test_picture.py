@@ -76,7 +76,6 @@ def test_picture_of_reports_is_drawn_for_any_requests(app: Flask, tmp_path: Path
 
 def test_error_names_the_extra_when_matplotlib_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-
     with pytest.raises(ConfigurationError, match=r"pip install 'flask-multilimit\[plot\]'"):
         draw_peaks(tmp_path / "picture", [1])
     assert not (tmp_path / "picture").exists()

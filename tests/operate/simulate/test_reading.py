@@ -34,7 +34,6 @@ def seconds(logs: Logs) -> list[int]:
 
 def test_log_can_be_read_twice_and_counts_its_lines(log: Path) -> None:
     logs = read_logs(written(log, [line(1), line(2)]))
-
     assert seconds(logs) == seconds(logs) == [1, 2]
     (file,) = logs.files
     assert (file.format, file.lines, file.requests, file.malformed) == ("combined", 2, 2, 0)
@@ -78,9 +77,7 @@ def test_times_without_an_offset_use_the_given_zone(log: Path, format_: str | No
 @pytest.mark.parametrize("last", [True, False])
 def test_line_ends_of_every_kind_are_read(log: Path, end: str, last: bool) -> None:
     log.write_bytes((end.join(map(line, range(3))) + (end if last else "")).encode())
-
     logs = read_logs(log)
-
     assert seconds(logs) == [0, 1, 2]
     assert (logs.files[0].lines, logs.files[0].malformed) == (3, 0)
 
@@ -140,7 +137,6 @@ def test_malformed_lines_are_counted_by_kind(log: Path) -> None:
 def test_impossible_instant_is_a_malformed_line(log: Path, at: int) -> None:
     recorded = [f'{{"at":{each},"m":"GET","e":"index","s":200}}' for each in (START_AT, at)]
     logs = read_logs(written(log, recorded))
-
     assert seconds(logs) == [0]
     assert logs.files[0].malformed == 1
 
@@ -155,7 +151,6 @@ def test_impossible_duration_is_not_known(log: Path, nanoseconds: int) -> None:
 @pytest.mark.parametrize("size", [70_000, 1_000_000, 3_000_000])
 def test_too_long_line_is_counted_and_left_out(log: Path, size: int) -> None:
     logs = read_logs(written(log, [line(1), line(2, "/" + "a" * size), line(3)]))
-
     assert seconds(logs) == [1, 3]
     (file,) = logs.files
     assert (file.lines, file.too_long, file.malformed) == (3, 1, 0)
@@ -163,18 +158,14 @@ def test_too_long_line_is_counted_and_left_out(log: Path, size: int) -> None:
 
 def test_file_without_line_ends_is_one_too_long_line(log: Path) -> None:
     log.write_bytes(b"\xff" * 2_000_000)
-
     logs = read_logs(log)
-
     assert not list(logs)
     assert (logs.files[0].lines, logs.files[0].too_long, logs.files[0].format) == (1, 1, None)
 
 
 def test_invalid_utf_8_is_kept_and_byte_order_mark_is_dropped(log: Path) -> None:
     log.write_bytes("\ufeff".encode() + b"\n".join(line(1, f"/{e}").encode("latin-1") for e in ("\xe9", "\xe8")))
-
     first, second = read_logs(log)
-
     assert first.address == second.address
     assert first.target.encode("utf-8", "surrogateescape") == b"/\xe9" != second.target.encode(errors="surrogateescape")
 

@@ -197,9 +197,7 @@ def settling(app: Flask) -> None:
 def test_recorded_line_has_the_real_cost_by_limiter(app: Flask, recorder: Recorder, path: str) -> None:
     settling(app)
     app.test_client().get(path, buffered=True)
-
     (found,) = entries(recorder)
-
     assert found["c"] == {"tokens": 42, "calls": 3}
 
 

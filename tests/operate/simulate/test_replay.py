@@ -349,9 +349,7 @@ def test_report_notes_differences_of_the_replay(charge_when: Any, status: int) -
 
 def test_concurrency_limits_are_left_out_without_durations() -> None:
     app = app_with(rate_limiter(type=IP, rules=[Concurrent(1), Rule(60, 3)]))
-
     report = replayed(app, *map(at, range(5)))
-
     assert (report.admitted, report.refused) == (3, 2)
     assert [(note.text.split(":")[0], note.requests) for note in report.notes] == [("concurrency limits", 5)]
 
@@ -399,9 +397,7 @@ def test_report_counts_bans_and_their_refusals() -> None:
 
 def test_shadow_limit_and_its_bans_are_counted_and_refuse_nothing() -> None:
     app = app_with(rate_limiter(type=IP, rules="1/minute", ban=Ban(after=2), shadow=True))
-
     report = replayed(app, *map(at, range(5)))
-
     assert [(each.shadow, each.begun, each.clients, each.refused) for each in report.bans] == [(True, 1, 1, 2)]
     assert (report.refused, report.rules[0].shadow, report.rules[0].refused) == (0, True, 4)
 
@@ -429,9 +425,7 @@ def test_lists_decide_before_limits() -> None:
 
 def test_client_that_a_list_denies_is_not_admitted_now() -> None:
     refused_then = [at(second, status=429) for second in range(3)]
-
     report = replayed(app_with(), *refused_then, limits={"deny": ["203.0.113.7"]})
-
     assert (report.really_refused, report.now_admitted) == (3, 0)
     assert replayed(app_with(), *refused_then).now_admitted == 3
 
@@ -511,9 +505,7 @@ def test_values_for_callables_can_be_given() -> None:
 def test_unmatched_limiter_reads_its_field_and_given_cost() -> None:
     limits = {"type": "header:X-Api-Key", "rules": "3/minute", "cost": lambda: 9, "name": "lost"}
     app = app_with(MULTILIMIT_UNMATCHED_LIMITS=limits)
-
     report = replayed(app, *(at(second, "/lost", fields={"X-Api-Key": "a"}) for second in range(2)), costs={"lost": 2})
-
     assert [(each.name, each.requests, each.refused) for each in report.endpoints] == [("unmatched", 2, 1)]
 
 
@@ -643,9 +635,7 @@ def test_address_in_a_forwarded_field_is_the_last_one() -> None:
 
 def test_garbage_collector_is_tuned_only_during_a_replay() -> None:
     before, during = gc.get_threshold(), list[int]()
-
     replayed(app_with(), at(0), on_decision=lambda *_: during.append(gc.get_threshold()[0]))
-
     assert during[0] >= max(before[0], 50_000)
     assert gc.get_threshold() == before
 
@@ -669,7 +659,6 @@ def verdicts(app: Flask, *requests: LoggedRequest, **options: Any) -> list[bool]
 def test_estimate_is_charged_until_the_response_is_complete() -> None:
     long = at(0, took=10, fields=with_tokens(95))
     soon, later = at(5, fields=with_tokens(1)), at(20, fields=with_tokens(1))
-
     assert verdicts(settling(), long, soon, later, cost_field="tokens") == [True, True, False]
     assert verdicts(settling(), long, soon, later) == [True, True, True], "the estimate stands"
 
@@ -677,9 +666,7 @@ def test_estimate_is_charged_until_the_response_is_complete() -> None:
 def test_every_rule_of_a_limiter_is_settled() -> None:
     rules = [Rule(5, 40), Rule(60, 100, algorithm="fixed_window")]
     app = app_with(rate_limiter(rules=rules, cost=10, settle="header:X-Tokens"))
-
     report = replayed(app, at(0, fields=with_tokens(30)), cost_field="tokens")
-
     assert [rule.least_remaining for rule in report.rules] == [10, 70]
 
 
@@ -703,7 +690,6 @@ def test_least_remaining_is_taken_after_the_settlement(units: int, left: int) ->
 @pytest.mark.parametrize("text", ["", "-", "-5", "1.5", "1e9", "x" * 10**5, "9" * 30, "\uff11\uff12"])
 def test_invalid_real_cost_leaves_the_estimate_with_a_note(text: str) -> None:
     report = replayed(settling(), at(0, fields={"tokens": text}), at(1, fields=with_tokens(3)), cost_field="tokens")
-
     assert [(note.text.split(":")[-1], note.requests) for note in report.notes] == [
         (" the log does not say the real cost; the estimate stands", 1)
     ]

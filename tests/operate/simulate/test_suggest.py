@@ -157,7 +157,6 @@ def test_counts_of_the_first_half_are_tried_on_the_second() -> None:
 
 def test_curve_ends_where_nothing_is_refused() -> None:
     points = curve(Traffic(arrivals_of([0] * 3, [0] * 50, [0] * 200), [Rule(60, 1)]), {})
-
     assert (points[0].count, points[0].requests, points[0].clients) == (50, 150, 1)
     assert (points[-1].count, points[-1].requests, points[-1].clients) == (200, 0, 0)
     assert sorted(points, key=lambda point: -point.requests) == points
@@ -222,7 +221,6 @@ def test_screen_tells_the_subjects_below_and_above_a_gap(above: list[list[int]],
 
 def test_proposed_count_is_below_the_gap() -> None:
     found = suggest(arrivals_of(*[[0] * 85] * 19, [0] * 2445), 60, 3600, share=Fraction(1, 1000))
-
     assert [rule.count for rule in found.proposed] == [85, 85]
     assert found.as_json()["gaps"][0]["subjects"] == 19
     assert toml(found) == '[limits]\n"search" = { type = "ip", rules = "85/minute; 85/hour" }'
@@ -392,10 +390,8 @@ def chat() -> Flask:
 @pytest.mark.parametrize("options", [{"windows": ["fortnight"]}, {"refuse_at_most": "lots"}])
 def test_wrong_option_is_an_error_before_the_log_is_read(options: dict[str, Any]) -> None:
     requests = iter(logged([(0, 0, 1)]))
-
     with pytest.raises(ConfigurationError, match="give"):
         suggest_limits(chat(), requests, **options)
-
     assert list(requests)
 
 

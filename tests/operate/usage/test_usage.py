@@ -89,7 +89,6 @@ class TestJson:
     def test_answers_are_never_cached(self, app: Flask) -> None:
         for method in ("GET", "HEAD", "OPTIONS"):
             answer = ask(app, "/rate_limit", method=method)
-
             assert answer.status_code == 200
             assert answer.headers["Cache-Control"] == "no-store"
 
@@ -97,20 +96,17 @@ class TestJson:
         limit = rate_limiter(type=IP, rules="4/minute", scope="both")
         app = shop(settings={"MULTILIMIT_APPLICATION_LIMITS": "9/minute"}, one=limit, two=limit)
         statuses(app, "/one", "/two")
-
         assert remaining(app) == {"application:application-60s": 7, "both:ip-60s": 2}
 
     def test_limits_of_two_methods_have_two_names(self) -> None:
         app = shop()
         both = rate_limiter(rules="7/minute", methods=["GET"])(rate_limiter(rules="2/minute", methods=["POST"])(view()))
         app.add_url_rule("/", "both", both, methods=["GET", "POST"])
-
         assert remaining(app) == {"GET both:default-60s": 7, "POST both:default-60s-2": 2}
 
     def test_shadow_limits_are_hidden_unless_headers_show_them(self) -> None:
         shadow = rate_limiter(rules="1/minute", shadow=True)
         hidden, told = (shop(settings={"MULTILIMIT_SHADOW_HEADERS": told}, show=shadow) for told in (False, True))
-
         assert remaining(hidden) == {}
         assert remaining(told) == {"show:default-60s": 1}
 
@@ -130,9 +126,7 @@ class TestJson:
     def test_label_of_a_shared_quota_is_that_of_the_chosen_limiter(self) -> None:
         wide = rate_limiter(type=IP, rules=lambda: "10/minute", name="wide", scope="calls")
         strict = rate_limiter(type=IP, rules="5/minute", name="strict", scope="calls")
-
         (found,) = json_of(shop(a=wide, b=strict, usage={"limits": {"strict": "Calls"}}))["resources"].values()
-
         assert (found["label"], found["limit"]) == ("Calls", 5)
 
     def test_label_may_be_a_lazy_text_for_each_client(self) -> None:
@@ -150,7 +144,6 @@ class TestJson:
     def test_unknown_chosen_name_is_an_error(self, chosen: dict[str, Any]) -> None:
         app = made(usage=chosen)
         app.testing = True
-
         with pytest.raises(ConfigurationError, match='is called "nothing"'):
             ask(app, "/rate_limit")
 
@@ -167,9 +160,7 @@ class TestJson:
     def test_static_files_are_left_out_unless_named(self) -> None:
         settings = {"MULTILIMIT_DEFAULT_LIMITS": "9/minute"}
         choices: list[dict[str, Any]] = [{}, {"endpoints": ["static"]}]
-
         found = [list(remaining(shop(usage=chosen, settings=settings, home=lambda home: home))) for chosen in choices]
-
         assert found == [["home:default-60s"], ["static:default-60s"]]
 
 
@@ -404,10 +395,8 @@ class TestSubjects:
         self, caplog: pytest.LogCaptureFixture
     ) -> None:
         app = shop(a=rate_limiter(type=lambda: int(request.args["key"]), name="key", rules="1/minute"))
-
         for number in range(5):
             ask(app, f"/rate_limit?key=no-number-{number}")
-
         assert len(caplog.records) == 1
 
 
@@ -477,9 +466,7 @@ class TestBansListsAndOutages:
 
     def test_usage_answers_503_when_an_outage_denies(self) -> None:
         app = made(storage="redis://127.0.0.1:1/0", MULTILIMIT_ON_STORAGE_ERROR="deny")
-
         answer = ask(app, "/rate_limit")
-
         assert (answer.status_code, answer.headers["Cache-Control"]) == (503, "no-store")
         assert answer.headers["Retry-After"] == "1"
 
@@ -561,9 +548,7 @@ class TestPage:
     def test_page_folds_unused_limits(self, app: Flask) -> None:
         assert "<details>" not in ask(app, "/rate_limit", headers=HTML).text
         statuses(app, "/search")
-
         page = ask(app, "/rate_limit", headers=HTML).text
-
         assert page.index("1 left") < page.index("<details>") < page.index("5 left")
 
     def test_quotas_can_be_used_by_a_page_of_the_app(self, app: Flask) -> None:

@@ -223,7 +223,6 @@ def test_keys_command_lists_keys_of_both_hash_tags_with_their_rules(
 
 def test_doctor_reports_an_unreachable_cluster_with_a_remedy() -> None:
     found = command("redis+cluster://127.0.0.1:1", "doctor", "--json").json
-
     (storage,) = (finding for finding in found["findings"] if finding["name"] == "storage")
     assert not found["healthy"]
     assert storage["remedy"]

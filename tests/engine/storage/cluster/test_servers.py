@@ -77,10 +77,8 @@ def test_refund_is_not_repeated_after_a_lost_connection() -> None:
 
 def test_script_is_not_repeated_after_a_lost_connection() -> None:
     nodes = Failing(RedisConnectionError("closed"))
-
     with pytest.raises(StorageError, match="closed"):
         ClusterStorage(nodes).run_script("return 0", ["key"], [])
-
     assert nodes.asked == [FIRST]
 
 
@@ -89,10 +87,8 @@ def test_script_is_not_repeated_after_a_lost_connection() -> None:
 )
 def test_error_that_any_server_would_give_is_not_repeated(error: RedisError) -> None:
     nodes = Failing(error)
-
     with pytest.raises(StorageError, match=str(error)):
         ClusterStorage(nodes).reset(["key"])
-
     assert nodes.asked == [FIRST]
 
 
@@ -213,7 +209,6 @@ def test_client_of_a_server_is_kept_no_longer_than_it_is_used() -> None:
 def test_owner_of_a_hash_slot_is_the_server_named_in_the_reply(host: Any) -> None:
     """As bytes, or as text from a client that decodes answers."""
     slots = HashSlots([FIRST], lambda _: [[0, HASH_SLOTS - 1, [host, 7001]]], Deadline(None))
-
     assert slots.owner(0) == ("10.0.0.2", 7001)
     assert slots.primaries() == [("10.0.0.2", 7001)]
 
@@ -227,6 +222,5 @@ def test_server_without_a_name_in_the_reply_is_at_the_address_that_was_asked(hos
 def test_reply_that_leaves_out_an_owner_is_not_believed() -> None:
     """Otherwise the owners of all further hash slots would be those of others."""
     slots = HashSlots([FIRST], lambda _: [[0, 99], [100, HASH_SLOTS - 1, ["10.0.0.2", 7001]]], Deadline(None))
-
     with pytest.raises(StorageError):
         slots.owner(100)

@@ -93,10 +93,8 @@ def seen_bans(decision: Decision) -> list[tuple[bool, bool, bool, int]]:
 @pytest.mark.parametrize("counts", [(1,), (1, 3), (3, 1), (1, 1, 1)], ids=str)
 def test_a_refusal_in_another_hash_slot_is_a_strike(limiter: Limiter, counts: tuple[int, ...]) -> None:
     plan, one_storage = banned_by_others(*plan_of(*counts)), Limiter("memory://")
-
     for _ in range(5):
         assert seen_bans(limiter.check(plan)) == seen_bans(one_storage.check(plan))
-
     assert limiter.peek(plan[-1:]).bans[0].holds
 
 
@@ -114,9 +112,7 @@ def test_refusal_is_one_strike_beside_a_refusal_in_another_hash_slot(limiter: Li
 def test_repeated_check_is_one_strike_in_another_hash_slot(limiter: Limiter) -> None:
     plan, id_ = banned_by_others(*plan_of(1)), uuid4()
     limiter.check(plan)
-
     seen = [seen_bans(limiter.check(plan, check_id=id_)) for _ in range(3)]
-
     assert seen == [[(False, False, False, 1)]] * 3
 
 
@@ -136,7 +132,6 @@ def test_refusal_in_another_hash_slot_gives_back_nothing_of_a_limit_with_a_ban(
 def test_ban_of_a_shadow_has_begun_even_if_another_hash_slot_refuses(limiter: Limiter) -> None:
     trial = hits_for("1/minute; 9/hour", scope="elsewhere", subject="user:ann", ban=Ban(after=1), shadow=True)
     plan, one_storage = (*plan_of(1), *trial), Limiter("memory://")
-
     for _ in range(3):
         assert seen_bans(limiter.check(plan)) == seen_bans(one_storage.check(plan))
 
@@ -144,9 +139,7 @@ def test_ban_of_a_shadow_has_begun_even_if_another_hash_slot_refuses(limiter: Li
 def test_a_peek_is_no_strike_in_another_hash_slot(limiter: Limiter) -> None:
     plan = banned_by_others(*plan_of(1))
     limiter.check(plan)
-
     seen = [seen_bans(limiter.peek(plan)) for _ in range(3)]
-
     assert seen == [[(False, False, False, 2)]] * 3
 
 
@@ -389,10 +382,8 @@ OF_ONE_SUBJECT = [
 )
 def test_plan_in_one_hash_slot_is_one_command(cluster: Cluster, limiter: Limiter, plan: Sequence[Hit]) -> None:
     limiter.check(plan)
-
     before = scripts_run(cluster)
     limiter.check(plan)
-
     assert scripts_run(cluster) - before == 1
 
 
@@ -540,9 +531,7 @@ def test_uri_names_the_servers_to_begin_with(uri: str, start: list[tuple[str, in
 
 def test_client_of_each_server_gets_the_options_of_the_uri() -> None:
     nodes = NodesOfUri("rediss+cluster://user:p%40ss@a:7000/?ssl_cert_reqs=none", timeout=1)
-
     options = nodes.client_at(("::1", 7005)).connection_pool.connection_kwargs
-
     assert (options["host"], options["port"], options["username"], options["password"]) == ("::1", 7005, "user", "p@ss")
     assert options["deadline"] is nodes.deadline
 

@@ -105,7 +105,6 @@ def test_deny_cache_asks_again_after_its_time_whether_a_ban_still_holds(
 def test_deny_cache_answers_refusals_that_are_no_strikes(cached: Limiter, storage: RecordingStorage) -> None:
     plan = Hits((*hits_for("1/hour", scope="other", subject="user:ada"), *hits_for("9/minute", scope="login", ban=BAN)))
     refused(cached, plan, 5)
-
     assert len(storage.checks) == 2
     assert strikes_left(storage, plan) == 3
 
@@ -137,7 +136,6 @@ def test_lease_saves_checks_of_the_storage_for_a_rule_with_a_ban(
     leasing: Limiter, storage: RecordingStorage, plan: tuple[Hit, ...]
 ) -> None:
     decisions = [leasing.check(plan) for _ in range(15)]
-
     assert all(decision.allowed for decision in decisions)
     assert len(storage.checks) == 4
     assert decisions[-1].bans[0].strikes_left == 3

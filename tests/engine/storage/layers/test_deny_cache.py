@@ -235,7 +235,6 @@ def test_refusals_of_peeks_repeated_checks_and_check_many_are_not_cached(bench: 
 def test_refusal_by_a_shadow_alone_is_not_cached(bench: Bench) -> None:
     shadow = hits_for("1/minute", scope="api", subject="user:ada", shadow=True)
     decisions = [bench.limiter.check(shadow) for _ in range(3)]
-
     assert [decision.allowed for decision in decisions] == [True] * 3
     assert len(bench.cache) == 0
 

@@ -54,9 +54,7 @@ def test_server_stays_as_long_as_any_process_uses_it(place: Place) -> None:
 def test_quotas_survive_when_all_workers_are_replaced_at_once(place: Place) -> None:
     old, new = place.user(), place.user()
     assert old("check", 30) == 30
-
     old.leave()
-
     assert new("check", 30) == 20
 
 
@@ -145,7 +143,6 @@ def test_server_that_is_suspended_for_a_moment_is_not_replaced(place: Place) -> 
 def test_forked_child_shares_quotas_with_its_parent(place: Place) -> None:
     parent = place.user()
     parent("check", 20)
-
     assert parent("fork_and_check", 40) == 30
     assert parent("check") == 0
 
@@ -177,9 +174,7 @@ def test_child_forked_while_the_server_starts_blocks_no_other_process(place: Pla
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the next one that comes ends it")
 def test_the_server_ends_with_its_supervisor(place: Place) -> None:
     place.user()("check")
-
     kill(place.supervisor)
-
     until(lambda: not place.servers())
     assert place.user()("check", 51) == 50
 

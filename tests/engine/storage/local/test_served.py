@@ -91,7 +91,6 @@ def flask(place: Place) -> Command:
 def test_command_lists_keys_of_the_workers_and_leaves_their_counts(place: Place, flask: Command) -> None:
     user = place.user()
     user("check", 20)
-
     assert "rate_limit:{all}" in flask("keys").out
     assert user("check", 40) == 30
 

@@ -158,7 +158,6 @@ def test_default_directory_is_named_after_the_user_that_serves_not_the_one_that_
 def test_invalid_uri_is_an_error_with_its_reason(uri: str, wrong: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         storage_from_uri(uri)
-
     assert wrong in str(caught.value)
     assert "hunter2" not in str(caught.value)
 
@@ -354,7 +353,6 @@ def test_guard_repeats_a_failed_start(place: Place, program: Callable[[str], Non
 def test_server_starts_when_sys_executable_is_another_program(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", "/usr/bin/uwsgi")
     limiter = limiter_at(place)
-
     assert limiter.check(HITS).allowed
     limiter.close()
 

@@ -84,10 +84,8 @@ def test_documented_rights_are_enough_for_every_operation(allow: Allow) -> None:
 @pytest.mark.parametrize("right", RIGHTS.split())
 def test_each_documented_right_is_needed(allow: Allow, right: str) -> None:
     storage = allow(" ".join(other for other in RIGHTS.split() if other != right))
-
     with pytest.raises(StorageError) as caught:
         use_everything(storage)
-
     assert right.partition("|")[0] in caught.value.remedy
 
 

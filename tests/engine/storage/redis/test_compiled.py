@@ -153,7 +153,6 @@ def test_a_plan_that_charges_nothing_or_is_too_long_is_checked_by_the_generic_sc
     client: redis.Redis, plan: Hits, remaining: list[int]
 ) -> None:
     limiter = Limiter(RedisStorage(client))
-
     assert [limiter.check(plan).remaining for _ in remaining] == remaining
     assert shape_of(plan) is None
     assert shape_of(hits([Rule(n, 5) for n in range(1, MOST_HITS + 1)])) is not None
@@ -219,7 +218,6 @@ def received_bytes(client: redis.Redis) -> int:
 def test_compiled_sliding_windows_call_no_function_of_the_algorithm() -> None:
     script = script_of(hits_for(["5/minute", "9/hour"], scope="api"))
     common = script.text.partition("local id =")[2].partition("return {now")[0]
-
     assert "function" not in common
     assert "hit" not in common
 

@@ -137,7 +137,6 @@ def test_check_writes_no_keys_but_those_of_its_hits(served: Limiter, client: red
 def test_sliding_window_keeps_one_entry_per_admitted_unit(served: Limiter, client: redis.Redis) -> None:
     plan = hits("3/minute; 100/hour")
     exhaust(served, plan)
-
     assert not served.check(plan).allowed
     assert [client.zcard(hit.key) for hit in plan] == [3, 3]
 

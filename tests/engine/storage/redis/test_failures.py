@@ -112,9 +112,7 @@ def test_lost_reply_charges_every_rule_once_if_one_rule_keeps_ids(
 ) -> None:
     plan = hits([rule(algorithm, 30, 5), rule("sliding_window", 60, 9)])
     proxy.begin("lost reply", once=True)
-
     distant.check(plan)
-
     assert [status.remaining for status in served.peek(plan).statuses] == [4, 8]
 
 
@@ -339,7 +337,6 @@ def test_remedy_names_the_command_that_the_server_lacks(any_server: Server, comm
 )
 def test_text_of_an_error_says_what_happened_and_shows_no_password(error: Exception, text: str, no_reply: bool) -> None:
     made = storage_error(error)
-
     assert (str(made), made.no_reply) == (f"the rate limit storage {text}", no_reply)
     assert made.__cause__ is error
     assert "hunter2" not in str(error)
@@ -371,7 +368,6 @@ def test_reply_that_announces_more_than_the_memory_holds_is_a_storage_error(
 def test_reply_that_the_client_cannot_decode_is_a_storage_error() -> None:
     with Liar(lambda sent: [b"+OK\r\n" * sent.count(b"CLIENT") or b"+\xff\r\n"]) as liar:
         storage = RedisStorage(OwnClient.from_url(liar.url, protocol=2, decode_responses=True))
-
         with pytest.raises(StorageError, match="UnicodeDecodeError"):
             storage.check(hits())
 
@@ -411,7 +407,6 @@ def test_error_in_a_batch_shows_no_subject(server: Server) -> None:
 def test_error_inside_a_script_is_key_specific_and_blames_no_proxy() -> None:
     inside = storage_error(redis.ResponseError("user_script:12: attempt to compare nil with number script: 1f2e"))
     outside = storage_error(redis.ResponseError("Connection refused"))
-
     assert (inside.key_specific, inside.remedy) == (True, "")
     assert (outside.key_specific, "proxy" in outside.remedy) == (False, True)
 

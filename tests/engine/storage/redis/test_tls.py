@@ -118,7 +118,6 @@ def test_remedy_names_the_client_certificate_when_the_server_rejects_it(
     port: int, certificates: Certificates, tmp_path: Path
 ) -> None:
     stranger = Certificates(tmp_path)
-
     for own in ("", f"&ssl_certfile={stranger.client}&ssl_keyfile={stranger.client_key}"):
         error = error_of(f"rediss://localhost:{port}/0?ssl_ca_certs={certificates.ca}{own}")
         assert "ssl_certfile and ssl_keyfile" in error.remedy
@@ -163,7 +162,6 @@ def test_a_certificate_for_another_host_is_refused_unless_the_uri_allows_it(
     port: int, certificates: Certificates
 ) -> None:
     uri = f"rediss://127.0.0.1:{port}/0?{certificates.query()}"
-
     assert "be for the host in the URI" in error_of(uri).remedy
     with limiter_at(f"{uri}&ssl_check_hostname=false") as limiter:
         assert limiter.peek(hits()).allowed
@@ -174,7 +172,6 @@ def test_any_certificate_is_accepted_without_verification(
 ) -> None:
     own = f"ssl_certfile={certificates.client}&ssl_keyfile={certificates.client_key}"
     query = f"ssl_ca_certs={Certificates(tmp_path).ca}&{own}&ssl_cert_reqs=none"
-
     with limiter_at(f"rediss://127.0.0.1:{port}/0?{query}") as limiter:
         assert limiter.peek(hits()).allowed
 
@@ -308,14 +305,12 @@ def test_connection_keeps_the_whole_timeout_after_the_handshake(port: int, certi
     with limiter_at(f"rediss://localhost:{port}/0?{certificates.query()}") as limiter:
         limiter.check(hits())
         (line,) = limiter.storage._wire._idle  # type: ignore[attr-defined]
-
         assert line.connection._sock.gettimeout() == 10
 
 
 def test_encrypted_key_is_an_error_and_asks_for_no_password(tmp_path: Path) -> None:
     certificates = Certificates(tmp_path)
     certificates.client_key.write_text(_encrypted(certificates.authority.issue_cert("me@example.com")))
-
     with pytest.raises(ConfigurationError, match=r"client\.key' cannot be used"):
         storage_from_uri(f"rediss://localhost?{certificates.query()}")
 

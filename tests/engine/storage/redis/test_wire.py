@@ -52,7 +52,6 @@ def test_command_after_a_server_error_gets_its_own_reply(wire: Wire) -> None:
     ask(wire, b"SET", b"text", b"x")
     with pytest.raises(redis.ResponseError):
         ask(wire, b"ZADD", b"text", b"1", b"x")
-
     assert ask(wire, b"ECHO", b"mine") == b"mine"
 
 
@@ -70,7 +69,6 @@ def test_a_reply_that_comes_after_a_time_out_is_never_read(server: Server) -> No
 def test_client_without_a_timeout_waits_for_a_reply(server: Server) -> None:
     wire = wire_of(server.client(socket_timeout=None), Deadline(None))
     assert wire is not None
-
     assert ask(wire, b"BLPOP", b"nothing", b"0.1") is None
     wire.close()
 
@@ -151,10 +149,8 @@ def test_an_error_on_one_connection_closes_all_idle_ones(wire: Wire, redis_clien
 
 def test_connection_is_kept_after_an_unknown_script(wire: Wire) -> None:
     connection = ask(wire, b"CLIENT", b"ID")
-
     with pytest.raises(redis.exceptions.NoScriptError):
         ask(wire, b"EVALSHA", b"0" * 40, b"0")
-
     assert ask(wire, b"CLIENT", b"ID") == connection
 
 

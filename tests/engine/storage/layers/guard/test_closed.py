@@ -36,18 +36,14 @@ def test_peek_or_check_many_without_a_reply_is_repeated(workers: Workers, ask: s
 
 def test_repeated_check_many_takes_its_slots_once(workers: Workers) -> None:
     loses_the_first_reply(workers.storage, "check_many")
-
     decisions = workers.limiter.check_many([FOUR, FOUR])
-
     assert [decision.allowed for decision in decisions] == [True, True]
     assert workers.storage.peek(FOUR).remaining == 2
 
 
 def test_check_that_gets_an_error_is_not_repeated(workers: Workers) -> None:
     workers.break_down()
-
     workers.limiter.check(hits())
-
     assert len(workers.storage.asked) == 1
     assert [change.state for change in workers.changes] == ["failed"]
 

@@ -186,6 +186,5 @@ def test_workers_forked_in_an_outage_get_shares_of_the_limit_of_their_parent(mon
 def test_forked_worker_counts_the_workers_again(monkeypatch: pytest.MonkeyPatch) -> None:
     workers_are_counted_as(monkeypatch, 1, 4)
     limiter = Limiter(GuardedStorage(Shared(Clock())))
-
     assert limiter.health().workers.count == 1
     assert forked(lambda: limiter.health().workers.count)() == 4

@@ -221,7 +221,6 @@ def test_unknown_client_gets_half_the_slots_of_a_worker_rounded_up(
     """Of four slots. A single worker has all of them."""
     workers = make(many)
     workers.break_down()
-
     assert workers.admitted(FOUR, 5) == [each] * many
 
 
@@ -272,9 +271,7 @@ def test_workers_that_begin_with_more_than_their_share_of_a_burst_refill_more_sl
 def test_client_without_a_share_gets_a_retry_after_of_one_second(make: Callable[..., Workers]) -> None:
     workers = make(3)
     workers.break_down()
-
     decision = workers.limiter.check(hits("2/hour"))
-
     assert (decision.allowed, decision.remaining, decision.retry_after) == (False, 0, 1)
 
 

@@ -513,9 +513,7 @@ def test_refusal_by_the_storage_uses_nothing_of_the_local_share(returning: Worke
 def test_reset_also_resets_the_local_share(returning: Workers) -> None:
     limiter, plan = returning.limiter, hits("10/minute", subject="eve")
     assert returning.admitted(plan) == [10]
-
     limiter.reset(plan)
-
     assert returning.admitted(plan) == [10]
 
 
@@ -667,7 +665,6 @@ def test_storage_alone_decides_after_all_charges_are_made(returning: Workers) ->
     plan = hits("10/minute")
     returning.mend()
     returning.storage.reset([plan[0].key])
-
     assert returning.admitted(plan) == [10]
 
 

@@ -75,7 +75,6 @@ def test_rare_checks_take_single_units(fleet: Fleet, process: Process) -> None:
     for _ in range(20):
         assert costs_of_checks(process, lambda: process.limiter.check(HITS)) == [[1]]
         fleet.clock.advance(0.6)
-
     assert process.wire.refunds == 0
 
 
@@ -127,7 +126,6 @@ def test_a_refused_process_asks_for_single_units(fleet: Fleet, process: Process)
     for _ in range(RAMP):
         process.limiter.check(HITS)
     fleet.storage.check(hits_for(LEASED, scope="api", cost=93))
-
     assert costs_of_checks(process, lambda: [process.limiter.check(HITS) for _ in range(3)]) == [[8], [1], [1], [1]]
 
 
@@ -190,7 +188,6 @@ def test_lease_ends_before_its_window_counted_from_when_it_was_requested(
 def test_leased_units_are_not_spent_by_another_rule_of_the_same_key(process: Process) -> None:
     take_lease(process)
     stricter = hits_for(Rule(60, 5, lease=2), scope="api")
-
     assert stricter[0].key == HITS[0].key
     assert not process.limiter.check(stricter).allowed
 
@@ -198,7 +195,6 @@ def test_leased_units_are_not_spent_by_another_rule_of_the_same_key(process: Pro
 def test_changed_rule_returns_the_old_lease_and_takes_its_own(process: Process) -> None:
     take_lease(process)
     changed = hits_for(Rule(60, 200, lease=20), scope="api")
-
     assert costs_of_checks(process, lambda: [process.limiter.check(changed) for _ in range(4)]) == [[1], [2], [4]]
     assert process.wire.refunds == 1
 
@@ -274,7 +270,6 @@ def test_one_thread_renews_a_lease_and_the_others_ask_the_storage(process: Proce
 
 def test_checks_without_a_lease_or_without_a_cost_are_passed_on_unchanged(process: Process) -> None:
     plain, free = hits_for("100/minute", scope="api"), hits_for(LEASED, scope="api", cost=0)
-
     for hits in (plain, free):
         process.limiter.check(hits)
         assert process.wire.asked[-1] is hits
@@ -400,9 +395,7 @@ def test_closing_returns_units_of_all_other_keys_when_one_key_fails(fleet: Fleet
 
 def test_a_reset_forgets_the_lease_of_this_process(fleet: Fleet, process: Process) -> None:
     take_lease(process)
-
     process.limiter.reset(HITS)
-
     assert costs_of_checks(process, lambda: process.limiter.check(HITS)) == [[1]]
     assert remaining_in_storage(fleet, HITS[0]) == 99
 

@@ -69,7 +69,6 @@ def test_processes_on_a_server_never_admit_more_than_the_count_in_any_window(ser
 def test_leases_of_several_processes_save_two_thirds_of_the_commands(server: Server) -> None:
     """One check in twenty has a rule without a lease. Of the others, about one in twenty asks the server."""
     answers, questions = answers_of_workers(server, 500_000)
-
     admitted = sum(len(answer["admitted"]) for answer in answers)
     assert questions < admitted / 3
 
