@@ -234,7 +234,7 @@ class Bill:
     __slots__ = ("_real_costs", "declared", "open_charges")
 
     def __init__(self, declared: tuple[Declaration, ...] = ()) -> None:
-        self.declared = declared
+        self.declared: tuple[Declaration, ...] = declared
         """The limiters of the function, also those that do not apply to this call."""
         self.open_charges: tuple[tuple[Decision, Sequence[Any]], ...] = ()
         """Charges to settle, by the response or the real costs, each with the limiters that settle it."""
