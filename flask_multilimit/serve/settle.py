@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from numbers import Number
 from typing import cast
 
 from flask import Response, has_request_context
@@ -285,7 +286,7 @@ def _is_known_at_the_end(declaration: Declaration) -> bool:
 
 def _is_charged(answer: object) -> bool:
     """The answer of a ``charge_when``. Raises :class:`ConfigurationError` for a number, which is no condition."""
-    if isinstance(answer, (int, float)) and not isinstance(answer, bool):
+    if not isinstance(answer, bool) and isinstance(answer, Number):
         raise ConfigurationError(
             f"charge_when returned {brief(answer)}, and it decides whether a request is charged, not how much: use "
             "settle= for that; return True or False"

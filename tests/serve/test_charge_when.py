@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from decimal import Decimal
 from io import BytesIO
 from typing import Any
 
@@ -190,9 +191,10 @@ class TestFailingCondition:
             lambda response: response.nonsense,
             lambda _: 0,
             lambda _: 2.5,
+            lambda _: Decimal(0),
             lambda _: WithoutTruthValue(),
         ],
-        ids=["not JSON", "raises", "an int", "a float", "neither true nor false"],
+        ids=["not JSON", "raises", "an int", "a float", "a Decimal", "neither true nor false"],
     )
     def condition(self, request: pytest.FixtureRequest) -> Any:
         return request.param
