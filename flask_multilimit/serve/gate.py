@@ -79,6 +79,7 @@ class AppGate(AppState):
         answer with another.
         """
         preprocess, process = self.app.preprocess_request, self.app.process_response
+        handle_last = self.app.handle_exception
 
         def preprocess_request(_: Flask, *arguments: Any) -> Any:
             record = self._begin_request()
@@ -117,11 +118,18 @@ class AppGate(AppState):
                 return describe(response, record, self.settings, self._secret, own=own)
             return response
 
+        def handle_exception(_: Flask, *arguments: Any) -> Any:
+            try:
+                return handle_last(*arguments)
+            finally:
+                self.settlement.without_response(self._records.current())
+
         self.limiter.follow(self.apply_overrides)
         validate_when_flask_run_has_loaded(self.startup)
         validate_when_app_runs(self.app, self.startup)
         replace_method(self.app, "process_response", process_response)
         replace_method(self.app, "preprocess_request", preprocess_request)
+        replace_method(self.app, "handle_exception", handle_exception)
         self._surround_dispatch()
         answer_refusals(self.app)
 

@@ -100,7 +100,7 @@ class Settlement:
     def at_response(self, response: Response, record: Record) -> Response:
         """Settle the charges that depend on ``response``; those of a stream when it is closed. Returns the response to
         send."""
-        declarations = _settling_in(record)
+        record.answered, declarations = True, _settling_in(record)
         at_close = [] if is_complete(response) else [each for each in declarations if _is_known_at_the_end(each)]
         self._settle_now(response, record, record, [each for each in declarations if each not in at_close])
         for each in declarations:
@@ -110,6 +110,13 @@ class Settlement:
             app = self._in_force.app
             holder.at_end.append(partial(self._settle_now, response, record, record, at_close, waits=app.testing))
         return response
+
+    def without_response(self, record: Record | None) -> None:
+        """Settle what the view has said if there is no response, or not one that ``after_request`` functions let
+        through: the error of the view propagates to the server, or one of these functions has raised."""
+        if record is not None and record.open_charges and not record.answered:
+            said = [each for each in _settling_in(record) if each.settle is True]
+            self._settle_now(None, record, record, said)
 
     def _settle_now(
         self,

@@ -58,7 +58,7 @@ MOST_DECISIONS = 100
 class Record(Bill):
     """What is known about one request."""
 
-    __slots__ = ("access", "admitted", "checked", "decisions", "plan", "refusal", "refused")
+    __slots__ = ("access", "admitted", "answered", "checked", "decisions", "plan", "refusal", "refused")
 
     def __init__(self, plan: Plan) -> None:
         self.open_charges: tuple[tuple[Decision, Sequence[Any]], ...] = ()  # instead of a call of Bill.__init__
@@ -68,6 +68,8 @@ class Record(Bill):
         """Whether the plan was checked, or the part of it that the request reached."""
         self.admitted: bool = False
         """Whether the request passed that check."""
+        self.answered: bool = False
+        """Whether its charges were left to a response."""
         self.decisions: list[Decision] = []
         """In the order of the checks: the first, which is usually that of the endpoint, and the latest."""
         self.refusal: Decision | None = None

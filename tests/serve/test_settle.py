@@ -191,6 +191,31 @@ def test_aborted_view_is_settled_like_any_response(app: Flask, answer: Any, meth
     assert shown(serve(app, view, settle=True)(method=method)) == [997]
 
 
+@pytest.mark.parametrize("settled", [(), (3,), (0,)])
+def test_view_whose_error_propagates_to_the_server_is_charged_what_it_said(
+    app: Flask, settled: tuple[int, ...]
+) -> None:
+    def view() -> str:
+        settling_at(*settled)()
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        serve(app, view, settle=True)()
+
+    assert left(app) == 1000 - (settled or (100,))[0]
+
+
+def test_request_that_after_request_functions_end_is_charged_what_its_view_said(app: Flask) -> None:
+    def fail(_: Response) -> Response:
+        raise ZeroDivisionError
+
+    app.testing = False
+    app.after_request(fail)
+
+    assert serve(app, settling_at(3), settle=True)().status_code == 500
+    assert left(app) == 997
+
+
 def streaming(settled: list[int]) -> Callable[[], Response]:
     """A view that streams a character after each ``settle``."""
 
