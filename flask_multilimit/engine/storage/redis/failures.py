@@ -79,18 +79,18 @@ _IN_A_SCRIPT = "script"
 """In the text of each error of a script that has begun. Other errors without a known code come from a proxy whose
 server is down."""
 _CLASSES = {
-    "NOPERM": "NoPermissionError",
-    "READONLY": "ReadOnlyError",
-    "OOM": "OutOfMemoryError",
-    "LOADING": "BusyLoadingError",
-    "CLUSTERDOWN": "ClusterDownError",
-    "MASTERDOWN": "MasterDownError",
-    "TRYAGAIN": "TryAgainError",
-    "CROSSSLOT": "ClusterCrossSlotError",
-    "MOVED": "MovedError",
-    "ASK": "AskError",
+    "NOPERM": exceptions.NoPermissionError,
+    "READONLY": exceptions.ReadOnlyError,
+    "OOM": exceptions.OutOfMemoryError,
+    "LOADING": exceptions.BusyLoadingError,
+    "CLUSTERDOWN": exceptions.ClusterDownError,
+    "MASTERDOWN": exceptions.MasterDownError,
+    "TRYAGAIN": exceptions.TryAgainError,
+    "CROSSSLOT": exceptions.ClusterCrossSlotError,
+    "MOVED": exceptions.MovedError,
+    "ASK": exceptions.AskError,
 }
-"""Errors from whose text redis-py removes the code. By name, because not every version has all of them."""
+"""Errors from whose text redis-py removes the code."""
 
 NONE_FREE = "Too many connections"
 """What redis-py says if all connections of a pool are in use."""
@@ -170,9 +170,8 @@ def code_of(error: Exception) -> str:
     """
     if isinstance(error, exceptions.AuthenticationError):
         return "NOAUTH" if "required" in str(error) else "WRONGPASS"
-    for code, name in _CLASSES.items():
-        kind = getattr(exceptions, name, None)
-        if kind is not None and isinstance(error, kind):
+    for code, kind in _CLASSES.items():
+        if isinstance(error, kind):
             return code
     if not isinstance(error, exceptions.ResponseError):
         return "CERTIFICATE_VERIFY_FAILED" if "CERTIFICATE_VERIFY_FAILED" in str(error) else ""
