@@ -48,12 +48,11 @@ class Group:
     """The place of each hit in the check."""
     is_recognised: bool
     """Whether a repeated check is charged only once."""
-    has_bans: bool
 
     @classmethod
     def of(cls, hash_slot: int, plan: Sequence[Hit], places: Sequence[int]) -> Group:
         hits = Hits([plan[place] for place in places])
-        return cls(hash_slot, hits, tuple(places), remembers_ids(hits), bool(hits.bans))
+        return cls(hash_slot, hits, tuple(places), remembers_ids(hits))
 
     def split(self, plan: Sequence[Hit]) -> list[Group]:
         """Each hit as a group of its own."""
@@ -266,7 +265,7 @@ class ClusterStorage:
     def _refused(self, group: Group, check_id: UUID) -> Decision:
         """The answer of ``group`` when another one refuses the check. If ``group`` refuses, too, that is a strike, but
         only once in a check."""
-        return self._strike(group, check_id) if group.has_bans else self._peek(group)
+        return self._strike(group, check_id) if bans_of(group.hits) else self._peek(group)
 
     def _after_refund(
         self, hits: tuple[Hit, ...], answers: Sequence[GroupDecision], charged: list[Decision]
