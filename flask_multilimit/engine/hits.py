@@ -7,7 +7,7 @@ import re
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import MethodType
 from typing import Any, Literal, NamedTuple, TypeVar, cast, get_args
 
@@ -174,11 +174,7 @@ class Hits(tuple[Hit, ...]):
         return cast("Hits", known)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickle, (tuple(self), self.scope)
-
-
-def _unpickle(hits: tuple[Hit, ...], scope: str | None) -> Hits:
-    return Hits(hits, scope=scope)
+        return partial(Hits, scope=self.scope), (tuple(self),)
 
 
 _PLAIN_SEQUENCES = {tuple, list}
