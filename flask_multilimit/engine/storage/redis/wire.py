@@ -275,11 +275,10 @@ def _give_back_one(pool: Any, idle: list[_Line]) -> bool:
 def _is_usable(line: _Line) -> bool:
     """Whether the connection is open, and has nothing to read but replies to :meth:`Wire.send`."""
     try:
-        line.read_unread(None)
         while line.has_input():
             if not line.unread:
                 return False
-            line.read_unread(None)  # these replies have just come
+            line.read_unread(None)
         return True
     except FAILURES:
         return False
@@ -443,7 +442,9 @@ class _SocketLine(_Line):
         received = self._receive(_CHUNK)
         if self._unread:
             if len(self._unread) > 1 or received[:5] != _DONE_AND_A_LIST:
-                return self._reply_after_unread(started, received)
+                self._feed(received)
+                self._read_all_unread(started)
+                return self._next_reply(started)
             self._unread.popleft()  # usually
             received = received[4:]
         self._feed(received)
@@ -494,13 +495,6 @@ class _SocketLine(_Line):
 
     def _take_release(self, reply: Any) -> None:
         _check_release(reply, self._unread.popleft(), self._explain)
-
-    def _reply_after_unread(self, started: float, received: bytes) -> Any:
-        """The reply that follows those to :meth:`send`. ``received`` is what has arrived so far."""
-        self._feed(received)
-        while self._unread:
-            self._take_release(self._next_reply(started))
-        return self._next_reply(started)
 
     def _next_reply(self, started: float) -> Any:
         reply = self._gets()
