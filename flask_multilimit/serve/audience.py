@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from time import perf_counter, time
-from typing import TYPE_CHECKING
 
 from flask import Flask
 
@@ -21,6 +20,7 @@ from ..observe.events import Attached, ByList, ControlState, Counted, Observer, 
 from ..observe.traffic.counts import short
 from ..observe.traffic.flushing import EverySecond, Outbox, Traffic
 from ..observe.traffic.log import RefusalLog
+from ..observe.traffic.reading import TrafficReader, TrafficWatch
 from ..plan.hits import AppliedLimits
 from ..signals import (
     limit_event,
@@ -31,9 +31,6 @@ from ..signals import (
     shadow_rejected,
     subject_banned,
 )
-
-if TYPE_CHECKING:
-    from ..observe.traffic.reading import TrafficWatch
 
 
 class AppAudience:
@@ -63,7 +60,9 @@ class AppAudience:
         if settings.traffic:
             self.traffic = self._traffic(settings)
             if attached and isinstance(limiter.storage, KeepsTallies):
-                self._watch_traffic(limiter.storage, settings.key_prefix)
+                reader = TrafficReader(limiter.storage, settings.key_prefix)
+                self._watch = TrafficWatch(reader, shared=EVERYONE.type)
+                self.background.add(self._watch.look)
         else:
             _reject_without_traffic(settings)
         for observer in attached:
@@ -87,12 +86,6 @@ class AppAudience:
             subjects=settings.traffic_subjects,
             key=key_of(self._app, 'TRAFFIC_SUBJECTS="hashed"') if settings.traffic_subjects == "hashed" else b"",
         )
-
-    def _watch_traffic(self, storage: KeepsTallies, key_prefix: str) -> None:
-        from ..observe.traffic.reading import TrafficReader, TrafficWatch  # noqa: PLC0415 - few apps have such an observer
-
-        self._watch = TrafficWatch(TrafficReader(storage, key_prefix), shared=EVERYONE.type)
-        self.background.add(self._watch.look)
 
     def begin(self) -> None:
         """Let metrics show the bans in force before this process has counted anything."""

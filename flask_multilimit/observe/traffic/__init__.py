@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
 from ..events import OTHERS
 from .counts import Check, Counts, Refused, RuleCount, RuleOutcome
-
-if TYPE_CHECKING:
-    from .reading import BansBegun, RecentTraffic, TopSubject, TrafficReader, reader_of
+from .reading import BansBegun, RecentTraffic, TopSubject, TrafficReader, reader_of
 
 __all__ = [
     "OTHERS",
@@ -24,10 +19,3 @@ __all__ = [
     "TrafficReader",
     "reader_of",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    """Import the readers of traffic on first use: workers only write it."""
-    if name in __all__:
-        return getattr(import_module(".reading", __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
