@@ -30,8 +30,8 @@ COMMANDS: dict[str, str] = {
     "record": "logs",
     "reset": "quotas",
     "schema": "config",
-    "simulate": "simulate",
-    "suggest": "suggest",
+    "simulate": "logs",
+    "suggest": "logs",
     "top": "top",
 }
 """The file in ``cli/`` that has each command, as ``NAME_command``."""

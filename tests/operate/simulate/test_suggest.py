@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from flask_multilimit import Calendar, ConfigurationError, MultiLimit, Rule, exempt
 from flask_multilimit.declare.data import LimitsFile, limiter_options, parse_toml, validated
 from flask_multilimit.engine.rules import rules_from
-from flask_multilimit.operate.cli.suggest import _screen
+from flask_multilimit.operate.cli.logs import suggestion_lines
 from flask_multilimit.operate.simulate.logged import LoggedRequest
 from flask_multilimit.operate.simulate.questions import simulate, suggest_limits
 from flask_multilimit.operate.simulate.suggest import (
@@ -216,7 +216,7 @@ def test_gap_is_wide_with_few_subjects_above_it(peaks: list[int], gap: Gap | Non
 )
 def test_screen_tells_the_subjects_below_and_above_a_gap(above: list[list[int]], text: str) -> None:
     found = suggest(arrivals_of(*[[0] * 85] * 19, *above), 60, share=Fraction(1, 1000))
-    assert f"In any 60 s, {text}" in " ".join(_screen(found, timezone.utc))
+    assert f"In any 60 s, {text}" in " ".join(suggestion_lines(found, timezone.utc))
 
 
 def test_proposed_count_is_below_the_gap() -> None:
