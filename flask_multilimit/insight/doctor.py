@@ -42,7 +42,7 @@ from ..serve.access import Action
 from ..serve.applier import ControlApplier
 from ..serve.gate import AppGate
 from .changes import document_in_force
-from .health import clients_of, forgets_changes, kept_on_disk, known_worker_count, workers
+from .health import clients_of, forgets_changes, kept_on_disk, known_worker_count, require_charges, workers
 from .keys import prefixes_of, stored_keys
 from .limits import Place, limiters_of, places_of, without_share
 from .text import duration, plural
@@ -426,7 +426,7 @@ def _in_this_process(storage: Any, most_keys: int, calendars: list[str]) -> Iter
 
 
 def _examine_script(storage: Any, gate: AppGate) -> Iterator[Finding]:
-    """Check every algorithm on keys that are made for it, and delete them."""
+    """Charge for all limits, and check every algorithm, on keys that are made for it."""
     limiter = Limiter(storage if isinstance(storage, ClusterStorage) else RedisStorage(storage.client))
     rules = [Rule(60, 10, algorithm=algorithm, name=algorithm) for algorithm in ALGORITHMS]
     prefix = gate.settings.key_prefix
@@ -434,6 +434,7 @@ def _examine_script(storage: Any, gate: AppGate) -> Iterator[Finding]:
         rules, scope="flask_multilimit.operate.doctor", subject=f"probe:{uuid4().hex}", prefix=prefix, ban=Ban()
     )
     try:
+        require_charges(gate)
         checked, peeked = limiter.check(hits), limiter.peek(hits)
         limiter.reset(hits)
         after = limiter.peek(hits)

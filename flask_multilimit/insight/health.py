@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from ..engine import ClusterStorage, ConfigurationError, StorageError
+from ..engine import ClusterStorage, ConfigurationError, Hit, StorageError
 from ..engine.errors import brief, with_remedy
 from ..engine.hits import OnStorageError
+from ..engine.storage.layers.outage import probes_like
 from ..engine.storage.redis.failures import FAILURES
 from ..serve.gate import AppGate
 from .text import plural
@@ -35,6 +36,7 @@ class StorageState(Described):
     guarded: bool
     state: Literal["working", "failed"] = "working"
     since: float | None = None
+    """``null`` if it is not known: no check of this process has failed."""
     error: str = ""
     meanwhile: str = ""
     """What clients get whenever it is down; ``{workers}`` stands for their number."""
@@ -54,7 +56,7 @@ class StorageState(Described):
     def after(self, problem: StorageError | None, milliseconds: float) -> StorageState:
         """The state after the storage was asked."""
         if problem is not None and not self.error:
-            return replace(self, state="failed", error=with_remedy(problem))
+            return replace(self, state="failed", since=None, error=with_remedy(problem))
         return self if self.state == "failed" else replace(self, milliseconds=milliseconds)
 
 
@@ -83,6 +85,24 @@ def storage_state(gate: AppGate) -> StorageState:
         workers_source=health.workers.source,
         workers_certain=health.workers.certain,
     )
+
+
+def require_charges(gate: AppGate, hits: Iterable[Hit] = ()) -> None:
+    """Raise :class:`StorageError` unless the storage decides: it can be charged for all limits of endpoints, and for
+    ``hits``. One that cannot be charged for some of them may still answer, while workers decide all checks without it;
+    a process that makes no checks does not know that."""
+    state, storage = storage_state(gate), gate.limiter.storage
+    if state.state == "failed":
+        raise StorageError(state.error)
+    if not (storage.shared and gate.settings.enabled):
+        return
+    gate.plans.ensure()
+    limiters = [each for plan in gate.plans.made for each in plan.limiters]
+    of_all = [hit for each in limiters for hit in each.make_hits(each.rules, each.declaration.type_name, "", 1, None)]
+    probes = probes_like([*of_all, *hits])
+    # In a cluster, each has its own time to answer: there may be as many hash slots as endpoints.
+    for each in [(probe,) for probe in probes] if isinstance(storage, ClusterStorage) else [probes][: len(probes)]:
+        storage.check(each)
 
 
 def clients_of(storage: Any) -> list[Any]:

@@ -16,7 +16,6 @@ from ..engine import BanStatus, Decision, Hit, Limiter, RuleStatus, StorageError
 from ..engine.bans import BanRule
 from ..engine.errors import with_remedy
 from ..engine.periods import Period
-from ..engine.storage.layers.outage import probes_like
 from ..engine.text import Phrase
 from ..observe.traffic import Refused
 from ..plan.hits import Applied
@@ -28,7 +27,7 @@ from ..serve.gate import AppGate
 from .bans import BegunBan, bans_elsewhere, began
 from .changes import Entry, document_in_force, entry_of
 from .clients import ALL_ANONYMOUS, Client, applied_to, in_traffic, is_own, listed_of
-from .health import storage_state
+from .health import require_charges
 from .limits import checked_by_extensions, rule_fields
 from .text import duration, local_time, rule_text, subject_text
 from .traffic import RefusedSubject, TrafficMemory, refused_subject
@@ -234,7 +233,7 @@ def standing(
     places = applied_to(gate, with_shared, endpoint, method)
     found, problem = list[RequestStanding](), ""
     try:
-        _require_charges(gate, places)
+        require_charges(gate, [hit for each in places for hit in each.applied.hits])
         for each in _answers(gate, places, client.given, everywhere=endpoint is None):
             found.append(each)  # what is known before one key fails is shown
     except StorageError as error:
@@ -285,19 +284,6 @@ def standing(
         has_own_ban=_has_own_ban(client, listed, refused, elsewhere),
         problem=problem,
     )
-
-
-def _require_charges(gate: AppGate, places: Iterable[AppliedAt]) -> None:
-    """Raise :class:`StorageError` unless the storage decides. One that cannot be charged may still answer, while each
-    worker decides alone; a process that makes no checks does not know that."""
-    storage = gate.limiter.storage
-    kinds = {hit.rule.implementation.REMEMBERS_IDS: hit for each in places for hit in each.applied.hits}
-    if not (storage.shared and kinds):
-        return
-    state = storage_state(gate)
-    if state.state == "failed":
-        raise StorageError(state.error)
-    storage.check(probes_like(kinds.values()))
 
 
 def requests_of(gate: AppGate, places: list[AppliedAt], given: Mapping[str, str]) -> list[RequestStanding]:

@@ -26,7 +26,7 @@ from ..observe.traffic.reading import LONGEST_SECONDS, SETTLED_SECONDS, TOGETHER
 from ..plan.sources import scopes_of_endpoints
 from ..serve.gate import AppGate
 from .changes import ChangesInForce, changes_in_force
-from .health import StorageState, Workers, storage_state, workers
+from .health import StorageState, Workers, require_charges, storage_state, workers
 from .text import shown_subject
 from .values import ROWS, Described, Paging, paged
 
@@ -490,6 +490,10 @@ def now(
     minutes = min(max(minutes, 1), LONGEST_SECONDS // 60)
     slices = minutes * 60 // BUCKET_SECONDS
     storage, memory = storage_state(gate), memory_of(gate)
+    try:
+        require_charges(gate)
+    except StorageError as error:
+        storage = storage.after(error, 0.0)
     found = Now(
         at=time.time(),
         minutes=minutes,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from random import Random
 from typing import Any
@@ -21,6 +23,7 @@ from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.insight.bans import bans, reset, unban
 from flask_multilimit.insight.changes import entries
 from flask_multilimit.insight.clients import client_from
+from flask_multilimit.insight.doctor import examine
 from flask_multilimit.insight.keys import all_keys
 from flask_multilimit.insight.past import Past, instant_of, standing_at
 from flask_multilimit.insight.standing import BANNED, UNKNOWN, Standing, standing
@@ -30,6 +33,7 @@ from flask_multilimit.observe.traffic import reader_of
 from flask_multilimit.serve.gate import gate_of
 from support.asking import ask, statuses, view
 from support.clock import Clock
+from support.cluster import Cluster
 from support.servers import Binary, Server
 from support.waiting import until
 
@@ -105,6 +109,42 @@ def test_why_says_that_workers_decide_alone_while_the_server_answers_and_cannot_
         assert all("rate limit storage" in each.problem for each in found)
         with pytest.raises(StorageError, match="rate limit storage"):
             why(other, "203.0.113.7", endpoint="quote")
+        storage = now(gate_of(other)).storage
+        assert (storage.state, storage.since, storage.error) == ("failed", None, found[1].problem)
+        top = other.test_cli_runner().invoke(args=["multilimit", "top", "--once"])
+        assert (top.exit_code, top.output) == (1, f"Error: {storage.error}\n")
+
+
+def test_why_says_so_everywhere_while_one_kind_of_limit_or_one_shard_cannot_be_charged(
+    cluster: Cluster, server: Server
+) -> None:
+    def add_monthly(app: Flask) -> Flask:  # its kind of limit, on a shard of its own, can be charged
+        monthly = Rule(time=60, count=9, algorithm="fixed_window")
+        app.add_url_rule("/monthly", "monthly", rate_limiter(type=IP, rules=monthly)(view()))
+        return app
+
+    shard = cluster.owner("rate_limit:{search}:")
+    assert shard != cluster.owner("rate_limit:{monthly}:")
+    for uri, client in ((server.url, server.client()), (cluster.uri, cluster.client_of(shard))):
+        worker, other = (add_monthly(app_on(uri)) for _ in range(2))
+        with lacking(client, "zadd"):
+            assert why(other, "203.0.113.7").state == "unknown"
+            with pytest.raises(StorageError, match="zadd"):
+                why(other, "203.0.113.7", endpoint="monthly")
+            assert now(gate_of(other)).storage.state == "failed"
+            script = next(each for each in examine(gate_of(other)) if each.name == "script")
+            assert (script.level, script.remedy) == ("wrong", "The server's user needs the right +zadd.")
+            assert statuses(worker, "/search", "/monthly", environ_base=CLIENT) == [200, 200]
+            assert gate_of(worker).limiter.health().state == "failed"
+        gate_of(worker).limiter.close()
+        assert why(other, "203.0.113.7").state == "passes"
+
+
+@contextmanager
+def lacking(client: Any, right: str) -> Iterator[None]:
+    client.execute_command("ACL", "SETUSER", "default", f"-{right}")
+    yield
+    client.execute_command("ACL", "SETUSER", "default", "+@all")
 
 
 class TakesProbes(MemoryStorage):
