@@ -146,7 +146,7 @@ _REFUSALS = {
     "400": "The query is wrong.",
     "403": "authorize does not let this visitor in, or another site asks for What if.",
     "429": "Too many attempts from this address were rejected, or What if is reading another log.",
-    "503": "The storage gives no answer.",
+    "503": "The storage fails.",
 }
 _JSON = "application/json"
 

@@ -114,7 +114,7 @@ def storage_error(error: Exception, server: str = "") -> StorageError:
     code = code_of(error)
     where = f" ({server})" if server else ""
     shown = "the reply needs more memory than there is" if isinstance(error, MemoryError) else error
-    did = "refused a command" if code == "NOPERM" else "gave no answer"
+    did = "gave no answer" if code in {"", "CERTIFICATE_VERIFY_FAILED"} else "refused a command"
     in_script = code == "ERR" and _IN_A_SCRIPT in str(error)
     no_reply = not code and isinstance(error, _NO_REPLY)
     missing = _missing_right(str(error)) if code == "NOPERM" else ""

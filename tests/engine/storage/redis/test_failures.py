@@ -324,7 +324,14 @@ def test_remedy_names_the_command_that_the_server_lacks(any_server: Server, comm
     ("error", "text", "no_reply"),
     [
         (redis.TimeoutError("late"), "gave no answer: TimeoutError: late", True),
-        (redis.exceptions.BusyLoadingError("loading"), "gave no answer: BusyLoadingError: loading", False),
+        (redis.exceptions.BusyLoadingError("loading"), "refused a command: BusyLoadingError: loading", False),
+        (redis.exceptions.OutOfMemoryError("full"), "refused a command: OutOfMemoryError: full", False),
+        (redis.exceptions.ResponseError("ERR no"), "refused a command: ResponseError: ERR no", False),
+        (
+            redis.ConnectionError("CERTIFICATE_VERIFY_FAILED"),
+            "gave no answer: ConnectionError: CERTIFICATE_VERIFY_FAILED",
+            False,
+        ),
         (redis.exceptions.NoPermissionError("no"), "refused a command: NoPermissionError: no", False),
         (
             MasterNotFoundError("No master found for 'shop' : Redis(password=hunter2) - TimeoutError()"),
