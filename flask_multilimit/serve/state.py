@@ -96,12 +96,15 @@ class Records:
         self._name = _name_for(app)
 
     def open(self, request: Request, plan: Plan) -> Record:
-        """Begin the record of ``request``, or continue the one of an earlier check."""
+        """Begin the record of ``request``, or continue the one of an earlier check. A view may dispatch its request
+        again, to another view."""
         attributes = request.__dict__
         record: Record | None = attributes.get(self._name)
         if record is None:
             record = attributes[self._name] = Record(plan)
-        else:
+        elif record.plan is not plan:
+            if record.plan is not NO_PLAN:
+                record.checked = record.admitted = False
             record.plan = plan
         return record
 

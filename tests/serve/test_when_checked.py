@@ -549,6 +549,21 @@ def test_view_called_again_after_a_refusal_is_checked_again(
     assert ask(app).headers["RateLimit"].startswith('"application-3600s";r=6;')
 
 
+@pytest.mark.parametrize("rules", [None, "9/minute"], ids=["from a free view", "from a limited one"])
+def test_request_that_a_view_dispatches_to_another_is_checked_there(limited_app: Flask, rules: str | None) -> None:
+    def forward() -> Response:
+        request.environ["PATH_INFO"] = "/target"
+        adapter: Any = limited_app.create_url_adapter(request)
+        request.url_rule, request.view_args = adapter.match(return_rule=True)
+        return limited_app.full_dispatch_request()
+
+    limited_app.add_url_rule("/", "forward", rate_limiter(rules=rules, name="own")(forward) if rules else forward)
+    limited_app.add_url_rule("/target", "target", rate_limiter(rules="1/minute")(view()))
+
+    assert statuses(limited_app, "/", "/", "/target") == [200, 429, 429]
+    assert ask(limited_app).headers["Retry-After"] == "60"
+
+
 def test_wsgi_environment_served_twice_is_checked_twice(app: Flask, storage: RecordingStorage) -> None:
     """Single page apps do this: the index is served in place of a page that is not found."""
     MultiLimit(app, storage=storage, default_limits="5/minute", unmatched_limits="5/hour")
