@@ -107,7 +107,8 @@ class AppGate(AppState):
                 if not hasattr(answer.headers, "multilimit_added"):  # no view has sent it
                     own = cache_fields(answer)
                 answer = own_copy(answer)  # so that it keeps no field of after_request functions
-            arguments = (*arguments[:-1], unshared(answer))  # before these functions, which may add fields, too
+            answer = unshared(answer, passed_on=not is_refusal)
+            arguments = (*arguments[:-1], answer)  # before these functions, which may add fields, too
             response = process(*arguments)
             if response is not arguments[-1]:
                 response = unshared(response)

@@ -63,10 +63,11 @@ class _Shared:
 _shared = _Shared()
 
 
-def unshared(response: R) -> R:
+def unshared(response: R, *, passed_on: bool = False) -> R:
     """``response``, or a copy without the fields of another request, if it has answered one: a view may return the same
     object again and again, also while another thread sends it. The headers say so, because a class of the app may
-    compute attributes of the response."""
+    compute attributes of the response. A refusal that is ``passed_on``, of a request that the view has dispatched,
+    keeps its ``Retry-After``."""
     headers: object = response.headers
     if not isinstance(headers, Headers):  # apps may assign a dict, which werkzeug sends as well
         response.headers = headers = Headers(response.headers)
@@ -75,8 +76,11 @@ def unshared(response: R) -> R:
         if is_first:
             headers.multilimit_added = ()  # type: ignore[attr-defined]
     if not is_first:
+        wait = response.headers.get("Retry-After") if passed_on and response.status_code in {429, 503} else None
         response = own_copy(response)
         response.headers.multilimit_added = ()  # type: ignore[attr-defined]
+        if wait is not None:
+            response.headers.setdefault("Retry-After", wait)
     return response
 
 

@@ -97,6 +97,21 @@ def test_response_object_that_a_view_returns_again_shows_no_fields_of_another_cl
     assert free.headers["Cache-Control"] == "max-age=60"
 
 
+def test_refusal_of_a_request_that_a_view_dispatches_keeps_its_retry_after(limited_app: Flask) -> None:
+    limited_app.add_url_rule("/", "view", rate_limiter(rules="1/minute")(lambda: "ok"))
+
+    def forward() -> Response:
+        with limited_app.test_request_context("/"):
+            return limited_app.full_dispatch_request()
+
+    limited_app.add_url_rule("/forward", "forward", rate_limiter(rules="9/hour", name="own")(forward))
+    passed, refused = (limited_app.test_client().get("/forward") for _ in range(2))
+
+    assert (passed.status_code, passed.headers.get("Retry-After")) == (200, None)
+    assert (refused.status_code, refused.headers.getlist("Retry-After")) == (429, ["60"])
+    assert refused.headers["RateLimit"].startswith('"own-3600s";r=7;')
+
+
 def test_only_one_of_several_threads_sends_the_response_object_itself() -> None:
     def send(kept: Sequence[Response], start: Barrier) -> list[Response]:
         start.wait()
