@@ -49,7 +49,7 @@ class Quota(Described):
     """The instant when all of it is free again if nothing else is used until then."""
     reset_after: float
     retry_after: float | None
-    """When a request passes again; 0: now; ``null``: nobody knows."""
+    """When a request passes again; 0: now; ``null``: never, or nobody knows when one in progress ends."""
     window: float | None
     """Seconds in which the limit counts; ``null`` for a calendar, and for requests in progress."""
     period: Period | None

@@ -464,6 +464,16 @@ class TestBansListsAndOutages:
         assert {each["used"] for each in answer["resources"].values()} == {None}
         assert "These are estimates" in ask(app, "/rate_limit", headers=HTML).text
 
+    def test_page_shows_no_number_of_requests_in_progress_in_an_outage(self) -> None:
+        app = shop(storage="redis://127.0.0.1:1/0", settings={"MULTILIMIT_WORKERS": 1})
+        inside = rate_limiter(rules="2 at once")(lambda: app.test_client().get("/rate_limit", headers=HTML).text)
+        app.add_url_rule("/", "slow", inside)
+
+        page = ask(app).text
+
+        assert "1 left" in page
+        assert "in progress" not in page
+
     def test_usage_answers_503_when_an_outage_denies(self) -> None:
         app = made(storage="redis://127.0.0.1:1/0", MULTILIMIT_ON_STORAGE_ERROR="deny")
         answer = ask(app, "/rate_limit")
@@ -550,6 +560,15 @@ class TestPage:
         statuses(app, "/search")
         page = ask(app, "/rate_limit", headers=HTML).text
         assert page.index("1 left") < page.index("<details>") < page.index("5 left")
+
+    @pytest.mark.parametrize(("rules", "cost"), [(0, 1), ("10/minute", 11)])
+    def test_page_says_that_a_limit_never_lets_the_client_pass(self, rules: Any, cost: int) -> None:
+        app = shop(search=rate_limiter(rules=lambda: rules, cost=cost))
+
+        page = ask(app, "/rate_limit", headers=HTML).text
+
+        assert "This limit lets none of your requests pass." in page
+        assert "when another has finished" not in page
 
     def test_quotas_can_be_used_by_a_page_of_the_app(self, app: Flask) -> None:
         usage = app.blueprints["usage"]
