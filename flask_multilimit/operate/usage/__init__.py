@@ -108,8 +108,10 @@ def _day(quota: Quota) -> Day | None:
     at = instant(quota.reset).astimezone(zone)
     now = instant(quota.reset - quota.reset_after).astimezone(zone)
     year = None if at.year == now.year else at.year
-    named = quota.timezone.rpartition("/")[2].replace("_", " ")
-    return Day(at.isoformat(), year, MONTHS[at.month - 1], at.day, at.strftime("%H:%M"), named)
+    named, iso = quota.timezone.rpartition("/")[2].replace("_", " "), at.isoformat()
+    if named.startswith("GMT"):  # the sign in the name of Etc/GMT+5, which is west of Greenwich, is the opposite
+        named = f"UTC{iso[-6:]}"
+    return Day(iso, year, MONTHS[at.month - 1], at.day, at.strftime("%H:%M"), named)
 
 
 @cache

@@ -616,3 +616,10 @@ class TestCalendar:
         assert "10,000 in each month" in page
         assert "resets in 60 min" in page, "the hour"
         assert chinese in translated
+
+    def test_page_says_the_offset_of_a_zone_whose_name_has_the_opposite_sign(self) -> None:
+        storage = MemoryStorage(clock=Clock(datetime(2026, 11, 23).timestamp()))
+        app = shop(storage=storage, search=rate_limiter(rules=Calendar(10, "month", timezone="Etc/GMT+5")))
+        statuses(app, "/search")
+
+        assert "resets on 1 December, 00:00 in UTC-05:00</time>" in ask(app, "/rate_limit", headers=HTML).text
