@@ -4,26 +4,25 @@
 -- Members are as in sliding_window.lua: the id of the check, and for further units the id and their number. Each charge
 -- and each renewal renews the key's TTL: unlike the units of a window, slots may be in use without end.
 local UNKNOWN = -2 -- a retry_after that is not known
-local TRIM = 128 -- the most entries of each kind (expired, future) that one check drops, plus one per unit
 
 algorithms.concurrency = {
-  -- Seen: the number of entries that do not count, because they lie outside the window.
   evaluate = function(hit, now)
-    local entries, used = call('ZCARD', hit.key), 0
+    local entries, used, seen = call('ZCARD', hit.key), 0, -1
     if entries > 0 then -- often nothing is in progress
       used = call('ZCOUNT', hit.key, argument(now - hit.window + 1), horizon)
+      seen = entries - used
     end
     local remaining = hit.count - used
     if remaining < 0 then -- the count has been lowered
       remaining = 0
     end
     if hit.cost <= remaining or hit.cost == 0 then
-      return remaining, 0, 0, entries - used
+      return remaining, 0, 0, seen
     end
     if hit.cost > hit.count then
-      return remaining, NEVER, 0, entries - used
+      return remaining, NEVER, 0, seen
     end
-    return remaining, UNKNOWN, 0, entries - used
+    return remaining, UNKNOWN, 0, seen
   end,
 
   charge = function(hit, now, seen, id)
@@ -52,6 +51,8 @@ algorithms.concurrency = {
   end,
 
   others = function()
+    local others = others_of_log()
+
     local function members(hit, id)
       local found = { id }
       for n = 2, hit.cost do
@@ -60,42 +61,24 @@ algorithms.concurrency = {
       return found
     end
 
-    return {
-      reset_after = function(hit, now)
-        local used = call('ZCOUNT', hit.key, now - hit.window + 1, horizon)
-        if used == 0 then
-          return 0
-        end
-        local last = call('ZCOUNT', hit.key, '-inf', now - hit.window) + used - 1
-        return call('ZRANGE', hit.key, last, last, 'WITHSCORES')[2] + hit.window - now
-      end,
+    -- Takes slots out. Slots are never added.
+    others.settle = function(hit, units, until_, now, id)
+      if units < hit.cost then
+        call('ZREM', hit.key, unpack(members(hit, id), units + 1))
+      end
+    end
 
-      drop_future = function(hit, now)
-        local future = call('ZCOUNT', hit.key, now + AHEAD + 1, '+inf')
-        if future > 0 then
-          call('ZREMRANGEBYRANK', hit.key, -math.min(future, TRIM), -1)
-        end
-      end,
+    -- Slots count from now on, even those that were gone, and even beyond the count.
+    others.renew = function(hit, now, id)
+      local entries = {}
+      for _, member in ipairs(members(hit, id)) do
+        entries[#entries + 1] = now
+        entries[#entries + 1] = member
+      end
+      call('ZADD', hit.key, unpack(entries))
+      call('PEXPIRE', hit.key, 2 * hit.window / 1000 + grace)
+    end
 
-      recognise = recognise_in_log,
-
-      -- Takes slots out. Slots are never added.
-      settle = function(hit, units, until_, now, id)
-        if units < hit.cost then
-          call('ZREM', hit.key, unpack(members(hit, id), units + 1))
-        end
-      end,
-
-      -- Slots count from now on, even those that were gone, and even beyond the count.
-      renew = function(hit, now, id)
-        local entries = {}
-        for _, member in ipairs(members(hit, id)) do
-          entries[#entries + 1] = now
-          entries[#entries + 1] = member
-        end
-        call('ZADD', hit.key, unpack(entries))
-        call('PEXPIRE', hit.key, 2 * hit.window / 1000 + grace)
-      end,
-    }
+    return others
   end,
 }

@@ -10,7 +10,6 @@
 --
 -- A short ZSET is a list, in which the server counts entry by entry. If it has more than a few entries, the script counts
 -- those outside of the window instead: nearly always there are none, as the ends of the list show at once.
-local TRIM = 128 -- the most entries of each kind (expired, future) that one check drops, plus one per unit
 local FEW = 24 -- up to here, counting all entries is as fast as seeing that none is outside of the window
 local LONGEST_LIST = 128 -- entries; in longer ZSETs the server has an index (zset-max-listpack-entries)
 
@@ -72,64 +71,39 @@ algorithms.sliding_window = {
   end,
 
   others = function()
-    return {
-      reset_after = function(hit, now, seen)
-        if seen < 0 then
-          return 0
-        end
-        local last = -1
-        if seen > 0 then
-          local used = call('ZCOUNT', hit.key, now - hit.window + 1, horizon)
-          if used == 0 then
-            return 0
-          end
-          last = call('ZCOUNT', hit.key, '-inf', now - hit.window) + used - 1
-        end
-        return call('ZRANGE', hit.key, last, last, 'WITHSCORES')[2] + hit.window - now
-      end,
+    local others = others_of_log()
 
-      drop_future = function(hit, now, seen)
-        local future = 0
-        if seen > 0 then
-          future = call('ZCOUNT', hit.key, now + AHEAD + 1, '+inf')
-        end
-        if future > 0 then
-          call('ZREMRANGEBYRANK', hit.key, -math.min(future, TRIM), -1)
-        end
-      end,
-
-      recognise = recognise_in_log,
-
-      -- By their members, units are given back and charged once, however often this runs. Those of an earlier charge
-      -- under this id that no longer count are charged again.
-      settle = function(hit, units, until_, now, id)
-        local more, at, how = units > hit.cost, string.format(whole, now), 'NX'
-        local before = more and call('ZSCORE', hit.key, hit.cost == 0 and id or id .. hit.cost + 1)
-        if before and tonumber(before) <= now - hit.window then
-          how = 'CH'
-        end
-        local lives = 2 * hit.window / 1000 + grace
-        if not more then -- while the key exists: a script cannot access a missing one in a hash slot that is moving
-          call('PEXPIRE', hit.key, lives)
-        end
-        for from = math.min(units, hit.cost) + 1, math.max(units, hit.cost), 2000 do
-          local members = {}
-          for n = from, math.min(from + 1999, math.max(units, hit.cost)) do
-            if more then
-              members[#members + 1] = at
-            end
-            members[#members + 1] = n == 1 and id or id .. n
-          end
+    -- By their members, units are given back and charged once, however often this runs. Those of an earlier charge
+    -- under this id that no longer count are charged again.
+    others.settle = function(hit, units, until_, now, id)
+      local more, at, how = units > hit.cost, string.format(whole, now), 'NX'
+      local before = more and call('ZSCORE', hit.key, hit.cost == 0 and id or id .. hit.cost + 1)
+      if before and tonumber(before) <= now - hit.window then
+        how = 'CH'
+      end
+      local lives = 2 * hit.window / 1000 + grace
+      if not more then -- while the key exists: a script cannot access a missing one in a hash slot that is moving
+        call('PEXPIRE', hit.key, lives)
+      end
+      for from = math.min(units, hit.cost) + 1, math.max(units, hit.cost), 2000 do
+        local members = {}
+        for n = from, math.min(from + 1999, math.max(units, hit.cost)) do
           if more then
-            call('ZADD', hit.key, how, unpack(members))
-          else
-            call('ZREM', hit.key, unpack(members))
+            members[#members + 1] = at
           end
+          members[#members + 1] = n == 1 and id or id .. n
         end
         if more then
-          call('PEXPIRE', hit.key, lives)
+          call('ZADD', hit.key, how, unpack(members))
+        else
+          call('ZREM', hit.key, unpack(members))
         end
-      end,
-    }
+      end
+      if more then
+        call('PEXPIRE', hit.key, lives)
+      end
+    end
+
+    return others
   end,
 }

@@ -46,7 +46,7 @@ def test_shared_lua_is_in_a_script_once_and_only_where_it_is_needed() -> None:
         "numbers": "local function load_numbers(",
         "span": "local function span(",
         "rate": "local rate = {",
-        "log": "local function recognise_in_log(",
+        "log": "local function others_of_log(",
     }
     users = {each: {name for name, algorithm in ALGORITHMS.items() if each in algorithm.INCLUDES} for each in defines}
     assert users["rate"] >= {"token_bucket", "leaky_bucket", "gcra"}

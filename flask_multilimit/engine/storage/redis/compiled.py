@@ -29,7 +29,7 @@ from ...algorithms import BAN, CALENDAR, SHIPPED, SLIDING, Quota, algorithm_of
 from ...forks import LateLock
 from ...hits import Hit, bans_of
 from ...reply import frame_of
-from .scripts import Script, library, script_of, source, source_of_algorithm, strikes
+from .scripts import Script, library, script_of, source, strikes
 
 MOST_HITS = 20
 """The most hits in a compiled script: Lua allows 200 local names, and each hit needs six."""
@@ -216,7 +216,7 @@ _NAME = re.compile(r"\bhit\.(\w+)|\b(?:seen|[A-Z_]{3,})\b")
 def _functions_of(algorithm: str) -> _Functions:
     if algorithm not in WRITTEN_OUT:
         return _Functions({name: call.format(_RESULTS[name], algorithm) for name, call in _CALLS.items()})
-    text = source_of_algorithm(algorithm).replace("%", "%%")
+    text = "".join(library([algorithm])).replace("%", "%%")
     numbers = dict(_NUMBER.findall(text))
     bodies = {
         name: (body, numbers | ({"seen": "s%(i)d"} if seen else {})) for _, name, seen, body in _FUNCTION.findall(text)

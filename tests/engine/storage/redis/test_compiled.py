@@ -24,7 +24,7 @@ from flask_multilimit.engine.storage.redis.compiled import (
     compiled,
     shape_of,
 )
-from flask_multilimit.engine.storage.redis.scripts import Script, source_of_algorithm
+from flask_multilimit.engine.storage.redis.scripts import Script, library
 from flask_multilimit.engine.storage.redis.wire import command_of
 from support.bench import hits, rule
 from support.waiting import PATIENCE
@@ -249,7 +249,7 @@ FIELDS = {"key", "window", "count", "cost", "burst", "max_delay", "time", "facto
 @pytest.mark.parametrize("algorithm", WRITTEN_OUT)
 @pytest.mark.parametrize("name", ["evaluate", "charge", "drop_future", "reset_after"])
 def test_lua_that_is_inlined_has_the_form_that_the_compiler_reads(algorithm: str, name: str) -> None:
-    text = source_of_algorithm(algorithm)
+    text = "".join(library([algorithm]))
     (function,) = re.finditer(rf"^( *){name} = function\(([^)]*)\)\n(.*?)^\1end,$", text, re.DOTALL | re.MULTILINE)
     indent, parameters, body = function.groups()
     names = {name for line in re.findall(r"(?:local|for) ([\w, ]+?) (?:=|in\b)", body) for name in line.split(", ")}
