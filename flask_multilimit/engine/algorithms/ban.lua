@@ -79,9 +79,9 @@ algorithms.ban = {
 
       -- Add a strike, unless a ban holds (`left`) or this check is a strike already. Then return what evaluate would.
       strike = function(hit, now, remaining, left, seen, id)
-        local state, level, remembered, past, strikes = unpack(seen or {})
+        local state, level, _, past, strikes = unpack(seen or {})
         if not state then
-          level, remembered, past, strikes = NO_BAN, 0, 0, 0
+          level, past, strikes = NO_BAN, 0, 0
         end
         if left > 0 then
           if string.sub(state, 17, 32) == id then
@@ -92,26 +92,18 @@ algorithms.ban = {
         if state and string.find(state, id, 24 * past + 33, true) then
           return remaining, left, seen
         end
-        local whole
-        if strikes - past + 1 >= hit.count then
-          level = math.min(level + 1, MOST_LEVEL)
-          local length = hit.time
-          for _ = 1, level do
-            if length < hit.most then
-              length = math.floor(length * hit.factor)
-            end
-          end
-          left = math.min(length, hit.most)
-          remaining, whole = -2 * (level + 1) - 1, left + hit.memory
-          state = struct.pack('<dd', now, level) .. id
+        local begins = strikes - past + 1 >= hit.count
+        if begins then
+          state = struct.pack('<dd', now, math.min(level + 1, MOST_LEVEL)) .. id
         else
           local at = past < strikes and math.max(now, (struct.unpack('<d', state, 24 * strikes + 9))) or now
-          remaining, whole = hit.count - (strikes - past) - 1, math.max(remembered, at + hit.window - now)
           local head = level > NO_BAN and string.sub(state, 1, 32) or struct.pack('<dd', 0, NO_BAN) .. string.rep('\0', 16)
           state = head .. string.sub(state or '', 24 * past + 33) .. struct.pack('<d', at) .. id
         end
-        call('SET', hit.key, state, 'PX', math.ceil(whole / 1000) + grace)
-        return remaining, left, { state, level, whole, 0, 0, whole }
+        call('SET', hit.key, state)
+        remaining, left, _, seen = algorithms.ban.evaluate(hit, now)
+        call('PEXPIRE', hit.key, math.ceil(seen[6] / 1000) + grace)
+        return begins and remaining - 1 or remaining, left, seen
       end,
     }
   end,
