@@ -46,6 +46,7 @@ import time
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 from ...errors import StorageError
 from ...forks import LateLock, forking_for_programs, lock_for_forks, master_of_this_process
@@ -225,26 +226,24 @@ class LocalServer:
         assert self._descriptor is not None
         return self._descriptor
 
-    def _open(self, name: str, flags: int = 0) -> int:
-        return os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | flags, 0o600, dir_fd=self._directory)
+    def _open(self, name: str, flags: int = 0) -> IO[str]:
+        opened = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | flags, 0o600, dir_fd=self._directory)
+        return os.fdopen(opened, "r+")
 
     @contextlib.contextmanager
     def _election(self, deadline: float) -> Iterator[None]:
         while True:
-            election = self._open("election")
-            try:
-                _lock(election, fcntl.LOCK_EX, deadline)
-                if _is_same_file("election", election, directory=self._directory):
+            with self._open("election") as election:
+                _lock(election.fileno(), fcntl.LOCK_EX, deadline)
+                if _is_same_file("election", election.fileno(), directory=self._directory):
                     yield
                     return
-            finally:
-                os.close(election)
             _pause(deadline, "its lock file keeps being removed")
 
     def _name_master(self) -> None:
         master = master_of_this_process()
         if master is not None:
-            with os.fdopen(self._open("masters"), "r+") as masters:
+            with self._open("masters") as masters:
                 if str(master) not in masters.read().split():
                     masters.write(f"{master}\n")
 
@@ -252,21 +251,17 @@ class LocalServer:
 
     def _start_supervisor(self, deadline: float) -> bool:
         """Start a supervisor, which starts the server, unless one runs. Return whether it was started."""
-        lock = self._open("supervisor")
-        try:
-            if not _try_lock(lock):
+        with self._open("supervisor") as lock:
+            if not _try_lock(lock.fileno()):
                 return False
             self._end_orphan()
             (self.directory / "masters").unlink(missing_ok=True)  # other processes may have their ids by now
-            self._run_supervisor(lock, deadline)
+            self._run_supervisor(lock.fileno(), deadline)
             return True
-        finally:
-            os.close(lock)
 
     def _run_supervisor(self, lock: int, deadline: float) -> None:
-        log = self._open("log", os.O_TRUNC | os.O_APPEND)
         try:
-            with forking_for_programs():
+            with self._open("log", os.O_TRUNC | os.O_APPEND) as log, forking_for_programs():
                 subprocess.run(
                     [_python(), "-I", "-S", *_supervisor(), self.directory, str(lock), *self._command()],
                     pass_fds=[lock],
@@ -279,8 +274,6 @@ class LocalServer:
                 )
         except subprocess.CalledProcessError as error:
             raise self._start_error() from error
-        finally:
-            os.close(log)
 
     def _command(self) -> list[str | Path]:
         program = find_program()
@@ -295,11 +288,8 @@ class LocalServer:
             _pause(deadline, f"its server does not answer within {START_SECONDS:g} s")
 
     def _has_supervisor(self) -> bool:
-        lock = self._open("supervisor")
-        try:
-            return not _try_lock(lock)
-        finally:
-            os.close(lock)
+        with self._open("supervisor") as lock:
+            return not _try_lock(lock.fileno())
 
     def _start_error(self) -> StorageError:
         log = _LINE_PREFIX.sub("", (self.directory / "log").read_text(errors="replace")).strip() or "nothing in its log"
