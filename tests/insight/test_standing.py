@@ -69,13 +69,20 @@ def command(app: Flask, *arguments: str) -> Any:
     return json.loads(result.output) if "--json" in arguments else result.output
 
 
-def flush(app: Flask) -> None:
+def counted(app: Flask, *paths: str, **options: Any) -> list[int]:
+    """The status of one request of the client to each path. Afterwards, the storage has the traffic."""
+    found = statuses(app, *paths, **{"environ_base": CLIENT, **options})
     gate_of(app).audience.background.once()
+    return found
+
+
+@pytest.fixture
+def app() -> Flask:
+    return app_on()
 
 
 @pytest.mark.parametrize("path", ["/login", "/nowhere"], ids=["an endpoint", "no route"])
-def test_why_names_a_ban_by_a_limiter_and_unban_lifts_it(path: str) -> None:
-    app = app_on()
+def test_why_names_a_ban_by_a_limiter_and_unban_lifts_it(app: Flask, path: str) -> None:
     endpoint, passes = ("login", 200) if path == "/login" else ("unmatched", 404)
     assert statuses(app, *[path] * 5, environ_base=CLIENT) == [passes, passes, 429, 429, 429]
 
@@ -178,8 +185,7 @@ def test_why_about_a_network_shows_refusals_of_clients_that_are_not_logged_in() 
     app = Flask("shop")
     MultiLimit(app, user_loader=lambda: None)
     app.add_url_rule("/", "inbox", rate_limiter(type=USER, rules="1/minute")(view()))
-    statuses(app, "/", "/", environ_base=CLIENT)
-    flush(app)
+    counted(app, "/", "/")
 
     assert {each.shown for each in why(app, "203.0.113.0/24").refusals} == {"203.0.113.7"}
     assert why(app, "192.0.2.0/24").refusals == ()
@@ -212,8 +218,7 @@ def test_why_gives_the_reason_of_an_outage_although_a_function_has_begun_a_ban()
 
     storage = MemoryStorage()
     app = app_with_a_service(BAN, storage)
-    statuses(app, *["/mail"] * 4, environ_base=CLIENT)
-    flush(app)
+    counted(app, *["/mail"] * 4)
     assert why(app, "203.0.113.7").elsewhere
     storage.__class__ = Away
 
@@ -222,8 +227,7 @@ def test_why_gives_the_reason_of_an_outage_although_a_function_has_begun_a_ban()
     assert (found.state, found.problem, found.elsewhere) == ("unknown", "away", ())
 
 
-def test_why_names_a_limit_that_everyone_shares_where_it_refuses() -> None:
-    app = app_on()
+def test_why_names_a_limit_that_everyone_shares_where_it_refuses(app: Flask) -> None:
     app.add_url_rule("/sale", "sale", rate_limiter(rules="2/minute")(view()))
     assert why(app, "203.0.113.7", "sale").state == "unlimited"
     assert "sale" not in {each.endpoint for each in why(app, "203.0.113.7").requests}
@@ -269,11 +273,9 @@ def test_standing_says_what_the_next_request_gets(seed: int) -> None:
         assert status == 200 or everywhere.allowed is False, everywhere.verdict
 
 
-def test_standing_of_an_address_within_an_ipv6_client_knows_its_ban_and_its_refusals() -> None:
-    app = app_on()
+def test_standing_of_an_address_within_an_ipv6_client_knows_its_ban_and_its_refusals(app: Flask) -> None:
     limits, address = app.extensions["multilimit"], "2001:db8::7"
-    assert statuses(app, *["/login"] * 4, environ_base={"REMOTE_ADDR": address}) == [200, 200, 429, 429]
-    flush(app)
+    assert counted(app, *["/login"] * 4, environ_base={"REMOTE_ADDR": address}) == [200, 200, 429, 429]
 
     with app.app_context():
         of_both = limits.standing(ip=address, subject="api_key:key-0")
@@ -287,8 +289,7 @@ def test_standing_of_an_address_within_an_ipv6_client_knows_its_ban_and_its_refu
     assert (banned.who, banned.value) == (address, "2001:db8::/64")
 
 
-def test_standing_of_a_request_without_a_user_has_the_quotas_of_anonymous_users() -> None:
-    app = app_on()
+def test_standing_of_a_request_without_a_user_has_the_quotas_of_anonymous_users(app: Flask) -> None:
     app.extensions["multilimit"].user_loader(lambda: None)
     app.add_url_rule("/mine", "mine", rate_limiter(type=USER, rules="1/minute")(view()))
     assert statuses(app, *["/mine"] * 2, environ_base=CLIENT) == [200, 429]
@@ -301,8 +302,7 @@ def test_standing_of_a_request_without_a_user_has_the_quotas_of_anonymous_users(
 
 def test_bans_of_limited_functions_and_checks_are_listed_and_lifted() -> None:
     app = app_with_a_service(BAN)
-    assert statuses(app, *["/mail", "/invite"] * 3, environ_base=CLIENT) == [200, 200, 429, 429, 429, 429]
-    flush(app)
+    assert counted(app, *["/mail", "/invite"] * 3) == [200, 200, 429, 429, 429, 429]
 
     with app.app_context():
         listed = bans(gate_of(app))
@@ -331,8 +331,7 @@ def test_bans_of_limited_functions_and_checks_are_listed_and_lifted() -> None:
 def test_bans_are_shown_by_the_clock_of_the_server(server: Server, monkeypatch: pytest.MonkeyPatch, ahead: int) -> None:
     app = app_with_a_service(BAN, server.url)
     statuses(app, *["/login"] * 9, environ_base=CLIENT)
-    statuses(app, *["/mail"] * 3, environ_base={"REMOTE_ADDR": "192.0.2.1"})
-    flush(app)
+    counted(app, *["/mail"] * 3, environ_base={"REMOTE_ADDR": "192.0.2.1"})
     clock = time.time
     monkeypatch.setattr(time, "time", lambda: clock() + ahead)
 
@@ -348,8 +347,9 @@ def test_bans_are_shown_by_the_clock_of_the_server(server: Server, monkeypatch: 
     gate_of(app).limiter.close()
 
 
-def test_client_that_only_a_function_counts_is_shown_as_banned_and_one_that_nothing_counts_is_an_error() -> None:
-    app = app_on()
+def test_client_that_only_a_function_counts_is_shown_as_banned_and_one_that_nothing_counts_is_an_error(
+    app: Flask,
+) -> None:
     app.add_url_rule("/sale", "sale", rate_limiter(rules="99/minute")(view()))
     send = rate_limiter(type=lambda: "acme", name="tenant", rules="1/minute", ban=BAN)(view())
 
@@ -357,8 +357,7 @@ def test_client_that_only_a_function_counts_is_shown_as_banned_and_one_that_noth
         return send()
 
     app.add_url_rule("/mail", "mail", mail)
-    statuses(app, *["/mail"] * 4, environ_base=CLIENT)
-    flush(app)
+    counted(app, *["/mail"] * 4)
     control = gate_of(app).applier.control
     control.override("quote", rule="ip-60s", rules="8/minute", lasting=True)
     gate_of(app).applier.look()
@@ -373,8 +372,7 @@ def test_client_that_only_a_function_counts_is_shown_as_banned_and_one_that_noth
 
 def test_ban_by_a_function_comes_before_a_refusal_at_an_endpoint() -> None:
     app = app_with_a_service(BAN)
-    statuses(app, *["/mail", "/search"] * 4, environ_base=CLIENT)
-    flush(app)
+    counted(app, *["/mail", "/search"] * 4)
 
     found = why(app, "203.0.113.7")
 
@@ -382,8 +380,7 @@ def test_ban_by_a_function_comes_before_a_refusal_at_an_endpoint() -> None:
     assert [each.endpoint for each in found.requests if each.allowed is False] == ["search"]
 
 
-def test_ban_shared_by_endpoint_and_function_is_listed_once() -> None:
-    app = app_on()
+def test_ban_shared_by_endpoint_and_function_is_listed_once(app: Flask) -> None:
     shared = rate_limiter(type=IP, rules="1/minute", ban=BAN, scope="mail")
     send = shared(view())
 
@@ -392,22 +389,19 @@ def test_ban_shared_by_endpoint_and_function_is_listed_once() -> None:
 
     app.add_url_rule("/mail", "mail", shared(view()))
     app.add_url_rule("/again", "again", send_again)
-    statuses(app, *["/again"] * 3, environ_base=CLIENT)
-    flush(app)
+    counted(app, *["/again"] * 3)
 
     with app.app_context():
         assert [(each.who, each.endpoint) for each in bans(gate_of(app))] == [("203.0.113.7", "mail")]
 
 
-def test_ban_is_listed_when_another_endpoint_shares_it_as_a_shadow() -> None:
-    app = app_on()
+def test_ban_is_listed_when_another_endpoint_shares_it_as_a_shadow(app: Flask) -> None:
     refusing, trial = (
         rate_limiter(type=IP, rules="1/minute", ban=BAN, scope="mail", shadow=shadow) for shadow in (False, True)
     )
     app.add_url_rule("/mail", "mail", refusing(view()))
     app.add_url_rule("/mails", "mails", trial(view()))
-    assert statuses(app, *["/mail"] * 3, environ_base=CLIENT) == [200, 429, 429]
-    flush(app)
+    assert counted(app, *["/mail"] * 3) == [200, 429, 429]
 
     with app.app_context():
         assert [(each.who, each.endpoint) for each in bans(gate_of(app))] == [("203.0.113.7", "mail")]
@@ -430,13 +424,11 @@ def test_only_bans_in_force_are_listed_and_no_shadow_ban(*, traffic: bool) -> No
     members = rate_limiter(type=USER, rules="9/minute", ban=BAN, name="members")
     app.add_url_rule("/", "index", members(trial(limited)))
     app.extensions["multilimit"].user_loader(lambda: "ada")
-    statuses(app, "/", "/", environ_base=CLIENT)
-    flush(app)
+    counted(app, "/", "/")
     assert "Nothing to lift" in command(app, "unban", "203.0.113.7", "--yes")
     assert why(app, "203.0.113.7").lift == ("flask multilimit reset index --ip 203.0.113.7",)
     assert command(app, "why", "203.0.113.7").count("(shadow)") == 2
-    statuses(app, "/", environ_base=CLIENT)
-    flush(app)
+    counted(app, "/")
 
     with app.app_context():
         (ban,) = bans(gate_of(app))
@@ -446,12 +438,10 @@ def test_only_bans_in_force_are_listed_and_no_shadow_ban(*, traffic: bool) -> No
 
 
 @pytest.mark.parametrize("change", ["off", "shadow"])
-def test_no_ban_is_in_force_while_its_limiter_is_off_or_a_shadow(change: str) -> None:
-    app = app_on()
+def test_no_ban_is_in_force_while_its_limiter_is_off_or_a_shadow(app: Flask, change: str) -> None:
     gate = gate_of(app)
     control = gate.applier.control
-    statuses(app, *["/login", "/nowhere"] * 5, environ_base=CLIENT)
-    flush(app)
+    counted(app, *["/login", "/nowhere"] * 5)
     assert (len(bans(gate)), [each.amount for each in now(gate, patient=True).bans_in_force]) == (2, [1, 1])
 
     changed = {"kind": "override", "endpoint": "login", change: True}
@@ -465,8 +455,7 @@ def test_no_ban_is_in_force_while_its_limiter_is_off_or_a_shadow(change: str) ->
 
 def test_why_names_functions_and_checks_that_refused_the_client() -> None:
     app = app_with_a_service(None)
-    statuses(app, *["/mail", "/invite"] * 2, environ_base=CLIENT)
-    flush(app)
+    counted(app, *["/mail", "/invite"] * 2)
 
     found = why(app, "203.0.113.7")
 
@@ -478,12 +467,10 @@ def test_why_names_functions_and_checks_that_refused_the_client() -> None:
     assert statuses(app, "/mail", "/invite", environ_base=CLIENT) == [200, 200]
 
 
-def test_why_knows_an_endpoint_whose_name_traffic_cuts_off() -> None:
-    app = app_on()
+def test_why_knows_an_endpoint_whose_name_traffic_cuts_off(app: Flask) -> None:
     name = "endpoint" * 40
     app.add_url_rule("/", name, rate_limiter(type=IP, rules="1/minute")(view()))
-    statuses(app, "/", "/", environ_base=CLIENT)
-    flush(app)
+    counted(app, "/", "/")
     command(app, "reset", name, "--ip", "203.0.113.7", "--yes")
 
     found = why(app, "203.0.113.7")
@@ -492,8 +479,7 @@ def test_why_knows_an_endpoint_whose_name_traffic_cuts_off() -> None:
     assert found.verdict == "passes: nothing refuses it now"
 
 
-def test_why_names_a_ban_by_a_person_and_unban_lifts_it() -> None:
-    app = app_on()
+def test_why_names_a_ban_by_a_person_and_unban_lifts_it(app: Flask) -> None:
     with app.app_context():
         app.extensions["multilimit"].control.ban("203.0.113.7", for_="1h", author="bob", reason="scraper")
     assert statuses(app, "/quote", environ_base=CLIENT) == [429]
@@ -508,10 +494,8 @@ def test_why_names_a_ban_by_a_person_and_unban_lifts_it() -> None:
         assert [each["what"] for each in app.extensions["multilimit"].control.history()] == ["undo", "set"]
 
 
-def test_refusing_limit_comes_first_with_a_reset_command_that_works() -> None:
-    app = app_on()
-    statuses(app, *["/search"] * 5, "/quote", environ_base=CLIENT)
-    flush(app)
+def test_refusing_limit_comes_first_with_a_reset_command_that_works(app: Flask) -> None:
+    counted(app, *["/search"] * 5, "/quote")
 
     found = why(app, "203.0.113.7")
 
@@ -525,8 +509,7 @@ def test_refusing_limit_comes_first_with_a_reset_command_that_works() -> None:
     assert why(app, "203.0.113.7").state == "passes"
 
 
-def test_value_without_type_is_understood_when_one_type_fits() -> None:
-    app = app_on()
+def test_value_without_type_is_understood_when_one_type_fits(app: Flask) -> None:
     assert client_from(gate_of(app), "key-0").text == "api_key:key-0"
     assert why(app, "api_key:key-0").who == why(app, "key-0").who
 
@@ -539,15 +522,12 @@ def test_value_that_fits_several_types_is_an_error_with_choices() -> None:
 
 def test_value_without_type_means_the_type_refused_lately() -> None:
     app = app_on(types=("api_key", "tenant"))
-    statuses(app, "/tenant", "/tenant", headers={"X-Key": "key-0"})
-    flush(app)
+    counted(app, "/tenant", "/tenant", headers={"X-Key": "key-0"})
     assert client_from(gate_of(app), "key-0").text == "tenant:key-0"
 
 
-def test_why_page_and_api_give_the_same_answer() -> None:
-    app = app_on()
-    statuses(app, *["/login"] * 5, *["/search"] * 2, environ_base=CLIENT)
-    flush(app)
+def test_why_page_and_api_give_the_same_answer(app: Flask) -> None:
+    counted(app, *["/login"] * 5, *["/search"] * 2)
     browser = app.test_client()
 
     of_command = command(app, "why", "203.0.113.7", "--json")
@@ -568,10 +548,8 @@ def test_why_page_and_api_give_the_same_answer() -> None:
     assert page.index("Lift") < page.index("Limits that refuse it, ") < page.index("Refused in the last hour")
 
 
-def test_verdict_of_the_page_is_in_one_language() -> None:
-    app = app_on()
-    statuses(app, *["/login", "/nowhere"] * 5, environ_base=CLIENT)
-    flush(app)
+def test_verdict_of_the_page_is_in_one_language(app: Flask) -> None:
+    counted(app, *["/login", "/nowhere"] * 5)
     with app.app_context():
         app.extensions["multilimit"].control.deny("192.0.2.1", lasting=True)
 
@@ -587,17 +565,14 @@ def test_verdict_of_the_page_is_in_one_language() -> None:
     assert denied.endswith("永久")
 
 
-def test_check_finds_quotas_of_unmatched_requests() -> None:
-    app = app_on()
+def test_check_finds_quotas_of_unmatched_requests(app: Flask) -> None:
     statuses(app, "/nowhere", environ_base=CLIENT)
     (asked,) = command(app, "check", "unmatched", "--ip", "203.0.113.7", "--json")["requests"]
     assert (asked["endpoint"], [each["remaining"] for each in asked["rules"]]) == ("unmatched", [1])
 
 
-def test_why_prints_verdict_and_remedy() -> None:
-    app = app_on()
-    statuses(app, *["/login"] * 5, environ_base=CLIENT)
-    flush(app)
+def test_why_prints_verdict_and_remedy(app: Flask) -> None:
+    counted(app, *["/login"] * 5)
 
     told = command(app, "why", "203.0.113.7")
 
@@ -625,8 +600,7 @@ def shared(request: pytest.FixtureRequest) -> str:
 def test_every_ban_in_force_is_listed_with_client_and_origin(shared: str, traffic: bool) -> None:
     app = app_on(shared, traffic=traffic)
     statuses(app, *["/login"] * 5, environ_base=CLIENT)
-    statuses(app, *["/nowhere"] * 5, environ_base={"REMOTE_ADDR": "2001:db8::7"})
-    flush(app)
+    counted(app, *["/nowhere"] * 5, environ_base={"REMOTE_ADDR": "2001:db8::7"})
     until(lambda: len(bans(gate_of(app))) == 2)
     with app.app_context():
         app.extensions["multilimit"].control.ban("api_key:eve", for_="1h", author="bob", reason="spam")
@@ -661,8 +635,7 @@ def test_lifted_ban_leaves_the_list_and_a_new_one_counts_once(shared: str) -> No
     app = app_on(shared)
     gate = gate_of(app)
     for lifted in (lambda: command(app, "unban", "203.0.113.7", "--yes"), lambda: gate.reset(all_keys(gate))):
-        statuses(app, *["/login"] * 5, environ_base=CLIENT)
-        flush(app)
+        counted(app, *["/login"] * 5)
         assert [each.who for each in until(lambda: bans(gate))] == ["203.0.113.7"]
         assert [each.amount for each in now(gate, patient=True).bans_in_force] == [1]
 
@@ -677,8 +650,7 @@ def test_lifted_ban_leaves_the_list_and_a_new_one_counts_once(shared: str) -> No
 
 def test_bans_are_found_without_a_scan_of_keys(server: Server, redis_client: redis.Redis) -> None:
     app = app_on(server.url)
-    statuses(app, *["/login"] * 5, environ_base=CLIENT)
-    flush(app)
+    counted(app, *["/login"] * 5)
     assert until(lambda: bans(gate_of(app)))
     redis_client.config_resetstat()
 
@@ -691,8 +663,7 @@ def test_bans_are_found_without_a_scan_of_keys(server: Server, redis_client: red
 def test_subject_that_looks_like_another_client_is_kept_apart() -> None:
     """Subjects of combined types are kept as such text, which a client may choose as its own key."""
     app, key = app_on(), '[["user", "bob"]]'
-    statuses(app, *["/api_key"] * 3, headers={"X-Key": key})
-    flush(app)
+    counted(app, *["/api_key"] * 3, headers={"X-Key": key})
 
     found = why(app, f"api_key:{key}")
     with app.app_context():
@@ -712,8 +683,7 @@ def app_of_pairs(storage: Any, *, rules: str = "1/minute") -> Flask:
     app.config.update(MULTILIMIT_DENY_CACHE=0, MULTILIMIT_STORAGE_TIMEOUT=10)
     MultiLimit(app, storage=storage, user_loader=lambda: request.headers.get("X-User"))
     app.add_url_rule("/", "show", rate_limiter(type=(USER, IP), rules=rules, ban=BAN)(view()))
-    statuses(app, *["/"] * 4, headers={"X-User": "ada"}, environ_base=CLIENT)
-    flush(app)
+    counted(app, *["/"] * 4, headers={"X-User": "ada"})
     return app
 
 
@@ -744,8 +714,7 @@ class TestCombinedTypes:
         assert (found.state, found.shown) == ("banned", "ada + 203.0.113.7")
         assert found.lift[0] == f"flask multilimit unban '{PAIR}'"
 
-    def test_ban_of_a_pair_that_only_a_function_counts_is_lifted_by_its_listed_name(self) -> None:
-        app = app_on()
+    def test_ban_of_a_pair_that_only_a_function_counts_is_lifted_by_its_listed_name(self, app: Flask) -> None:
         app.extensions["multilimit"].user_loader(lambda: "ada")
         send = rate_limiter(type=(USER, IP), rules="1/minute", ban=BAN)(view())
 
@@ -753,8 +722,7 @@ class TestCombinedTypes:
             return send()
 
         app.add_url_rule("/mail", "mail", mail)
-        statuses(app, *["/mail"] * 4, environ_base=CLIENT)
-        flush(app)
+        counted(app, *["/mail"] * 4)
         (ban,) = bans(gate_of(app))
 
         assert (ban.who, ban.shown) == (PAIR, "ada + 203.0.113.7")
@@ -784,8 +752,7 @@ class TestSharedQuotaOfAnonymousClients:
         limited = rate_limiter(type=USER, rules="1/minute", ban=BAN)
         app.add_url_rule("/inbox", "inbox", limited(view()))
         app.add_url_rule("/post", "post", rate_limiter(type=IP, rules="9/minute")(limited(view())))
-        assert statuses(app, *["/inbox"] * 4, *["/post"] * 4, environ_base=CLIENT) == [200, 429, 429, 429] * 2
-        flush(app)
+        assert counted(app, *["/inbox"] * 4, *["/post"] * 4) == [200, 429, 429, 429] * 2
         return app
 
     @pytest.mark.parametrize("who", ["anonymous:", "192.0.2.1"], ids=["all", "one"])
@@ -810,8 +777,7 @@ def test_ban_of_a_subject_with_a_lone_surrogate_is_lifted_by_its_listed_name(sha
     named = rate_limiter(type=lambda: request.get_json()["name"], name="login", rules="1/minute", ban=BAN)
     app.add_url_rule("/sign-in", "sign_in", named(view()), methods=["POST"])
     given = {"data": r'{"name": "a\ud800b"}', "content_type": "application/json"}
-    assert statuses(app, *["/sign-in"] * 4, method="POST", **given) == [200, 429, 429, 429]
-    flush(app)
+    assert counted(app, *["/sign-in"] * 4, method="POST", **given) == [200, 429, 429, 429]
     (ban,) = until(lambda: bans(gate_of(app)))
 
     assert (ban.who, ban.shown) == (r"login:a\ud800b", r"login:a\ud800b")
@@ -830,8 +796,7 @@ class TestDigests:
         app = app_on()
         keyed = rate_limiter(type=lambda: request.headers.get("X-Key"), name="tenant", rules="1/minute", ban=BAN)
         app.add_url_rule("/tenant", "tenant", keyed(view()))
-        statuses(app, *["/tenant"] * 4, headers={"X-Key": self.KEY})
-        flush(app)
+        counted(app, *["/tenant"] * 4, headers={"X-Key": self.KEY})
         return app
 
     def test_ban_is_lifted_by_the_listed_digest(self) -> None:
@@ -871,8 +836,7 @@ def test_past_standing_is_banned_only_during_the_ban(shared: str) -> None:
     """Refusals are known to the second; the one that starts the ban counts for the ban."""
     app = app_on(shared)
     before = time.time()
-    statuses(app, *["/login"] * 9, environ_base=CLIENT)
-    flush(app)
+    counted(app, *["/login"] * 9)
     assert until(lambda: bans(gate_of(app)))
     command(app, "unban", "203.0.113.7", "--yes")
     lifted, at = time.time(), middle_of_the_ban(app)
@@ -890,10 +854,8 @@ def test_past_standing_is_banned_only_during_the_ban(shared: str) -> None:
     gate_of(app).limiter.close()
 
 
-def test_verdict_shows_end_of_ban_and_number_of_refusals() -> None:
-    app = app_on()
-    statuses(app, *["/login"] * 9, environ_base=CLIENT)
-    flush(app)
+def test_verdict_shows_end_of_ban_and_number_of_refusals(app: Flask) -> None:
+    counted(app, *["/login"] * 9)
     (ban,) = until(lambda: bans(gate_of(app)))
 
     text = why(app, "203.0.113.7").verdict
@@ -936,20 +898,15 @@ def test_invalid_time_is_an_error_with_examples(text: str) -> None:
         instant_of(text, time.time())
 
 
-def test_time_before_the_last_hour_is_an_error() -> None:
-    app = app_on()
-    statuses(app, "/quote")
-    flush(app)
-
+def test_time_before_the_last_hour_is_an_error(app: Flask) -> None:
+    counted(app, "/quote")
     with pytest.raises(ConfigurationError, match="traffic is known from "):
         past(app, "203.0.113.7", time.time() - 3700)
 
 
-def test_past_standing_shows_what_a_limit_refused_that_everyone_shares() -> None:
-    app = app_on()
+def test_past_standing_shows_what_a_limit_refused_that_everyone_shares(app: Flask) -> None:
     app.add_url_rule("/sale", "sale", rate_limiter(rules="1/minute")(view()))
-    statuses(app, *["/sale"] * 3, environ_base=CLIENT)
-    flush(app)
+    counted(app, *["/sale"] * 3)
 
     then = past(app, "192.0.2.1", time.time())
 
@@ -958,10 +915,8 @@ def test_past_standing_shows_what_a_limit_refused_that_everyone_shares() -> None
     assert past(app, "192.0.2.1", time.time(), endpoint="login").state == "passes"
 
 
-def test_why_page_and_api_agree_about_the_past() -> None:
-    app = app_on()
-    statuses(app, *["/login"] * 5, environ_base=CLIENT)
-    flush(app)
+def test_why_page_and_api_agree_about_the_past(app: Flask) -> None:
+    counted(app, *["/login"] * 5)
     assert until(lambda: bans(gate_of(app)))
     at = datetime.fromtimestamp(middle_of_the_ban(app)).astimezone().isoformat()
 

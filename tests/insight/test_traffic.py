@@ -57,6 +57,11 @@ class World:
         self.now += seconds
 
 
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
 def some(passed: int = 3, refused: int = 0) -> Counts:
     counts = Counts({Check("search", "allowed", "storage"): passed})
     if refused:
@@ -66,8 +71,7 @@ def some(passed: int = 3, refused: int = 0) -> Counts:
     return counts
 
 
-def test_amounts_are_summed_by_endpoint_and_in_total() -> None:
-    world = World()
+def test_amounts_are_summed_by_endpoint_and_in_total(world: World) -> None:
     world.happens(some(3, 2), ago=600)
     world.happens(Counts({Check("quote", "shadowed", "storage"): 5, Check("quote", "denied", "list"): 1}))
 
@@ -83,8 +87,7 @@ def test_amounts_are_summed_by_endpoint_and_in_total() -> None:
     assert memory.series("nowhere", "passed") == (0,) * SLICES
 
 
-def test_traffic_older_than_an_hour_is_forgotten() -> None:
-    world = World()
+def test_traffic_older_than_an_hour_is_forgotten(world: World) -> None:
     world.happens(some(3, 2))
     world.look()
 
@@ -135,26 +138,21 @@ def test_fast_storage_is_read_in_one_look() -> None:
     assert World().look().is_complete()
 
 
-def test_two_looks_within_a_second_ask_storage_once() -> None:
-    world = World()
+def test_two_looks_within_a_second_ask_storage_once(world: World) -> None:
     world.look()
     asked = len(world.asked)
-
     with world.memory.looking():
         assert len(world.asked) == asked
 
 
-def test_rates_are_those_of_the_last_minute() -> None:
-    world = World()
+def test_rates_are_those_of_the_last_minute(world: World) -> None:
     world.pass_(6)
     world.happens(some(120), ago=30)
     world.happens(some(1000), ago=120)
-
     assert world.look().rate("search", "passed") == pytest.approx(120 / 50)
 
 
-def test_traffic_stays_known_while_storage_is_down() -> None:
-    world = World()
+def test_traffic_stays_known_while_storage_is_down(world: World) -> None:
     world.happens(some(3))
     world.look()
     world.away = True
@@ -167,15 +165,13 @@ def test_traffic_stays_known_while_storage_is_down() -> None:
     assert world.look().problem is None
 
 
-def test_storage_known_to_be_down_is_not_asked() -> None:
-    world = World()
+def test_storage_known_to_be_down_is_not_asked(world: World) -> None:
     world.monotonic += 10
     with world.memory.looking(is_away=True) as memory:
         assert (memory.at, world.asked) == (0.0, [])
 
 
-def test_most_refused_client_has_its_latest_series() -> None:
-    world = World()
+def test_most_refused_client_has_its_latest_series(world: World) -> None:
     world.happens(some(0, 5), ago=1800)
     world.happens(some(0, 4), ago=40)
     world.happens(some(0, 4), ago=10)
@@ -202,8 +198,7 @@ def test_ban_continues_the_series_of_the_rule_before_it() -> None:
     assert [(who, series.amount) for who, series in before] == [(ban, 27), (ADA, 3)]
 
 
-def test_first_refusal_is_known_to_the_second() -> None:
-    world = World()
+def test_first_refusal_is_known_to_the_second(world: World) -> None:
     for pause in (100, 35, 5, 70):
         world.now += pause
         outbox = Outbox(world, PREFIX, logger=logging.getLogger(), clock=lambda: world.now)  # another worker
@@ -220,8 +215,7 @@ def test_first_refusal_is_known_to_the_second() -> None:
     assert (amount, latest, since) == (5, 2, first - 0.5)  # in the middle of its second
 
 
-def test_rates_begin_at_the_check_that_started_the_thread() -> None:
-    world = World()
+def test_rates_begin_at_the_check_that_started_the_thread(world: World) -> None:
     outbox = Outbox(world, PREFIX, logger=logging.getLogger(), clock=lambda: world.now)
     world.now += 1  # after that check
     outbox.put(some(40))
@@ -231,8 +225,7 @@ def test_rates_begin_at_the_check_that_started_the_thread() -> None:
     assert world.look().rate("search", "passed") == pytest.approx(10)
 
 
-def test_long_outage_does_not_interrupt_a_series() -> None:
-    world = World()
+def test_long_outage_does_not_interrupt_a_series(world: World) -> None:
     first = world.now
     outbox = Outbox(world, PREFIX, logger=logging.getLogger(), clock=lambda: world.now)
     for _ in range(330):  # nothing is sent
@@ -246,8 +239,7 @@ def test_long_outage_does_not_interrupt_a_series() -> None:
     assert (amount, latest, since) == (990, 990, first - 0.5)
 
 
-def test_shorter_time_span_has_its_own_amounts() -> None:
-    world = World()
+def test_shorter_time_span_has_its_own_amounts(world: World) -> None:
     world.happens(some(3, 2), ago=1800)
     world.happens(some(4, 1), ago=60)
 
@@ -259,15 +251,13 @@ def test_shorter_time_span_has_its_own_amounts() -> None:
     assert memory.total("search", "passed") == 7
 
 
-def test_rates_are_divided_by_the_time_since_the_first_check() -> None:
-    world = World()
+def test_rates_are_divided_by_the_time_since_the_first_check(world: World) -> None:
     world.happens(some(140))
     world.pass_(10)
     assert world.look().rate("search", "passed") == pytest.approx(10)
 
 
-def test_rates_after_an_idle_hour_are_divided_by_the_time_since_the_first_new_check() -> None:
-    world = World()
+def test_rates_after_an_idle_hour_are_divided_by_the_time_since_the_first_new_check(world: World) -> None:
     world.happens(some(3))
     world.look()
     world.pass_(7200)
@@ -277,8 +267,7 @@ def test_rates_after_an_idle_hour_are_divided_by_the_time_since_the_first_new_ch
     assert world.look().rate("search", "passed") == pytest.approx(10)
 
 
-def test_bucket_that_grew_after_a_look_is_read_again_when_it_changes_no_more() -> None:
-    world = World()
+def test_bucket_that_grew_after_a_look_is_read_again_when_it_changes_no_more(world: World) -> None:
     world.happens(some(1))
     world.look()
     world.happens(some(2))
