@@ -12,6 +12,7 @@ from flask_multilimit import Concurrent, ConfigurationError, MultiLimit, Reserve
 from flask_multilimit.declare.data import limiter_options
 from flask_multilimit.declare.limiter import Declaration
 from flask_multilimit.engine.algorithms import ALGORITHMS
+from support.asking import view
 
 COUNTING = [name for name, algorithm in ALGORITHMS.items() if "burst" not in algorithm.PARAMETERS]
 RULES: dict[str, Any] = {
@@ -30,11 +31,7 @@ def app_with(reserve: Any, **options: Any) -> Flask:
     options["reserve"] = Reserve(reserve, by_query)
     app = Flask(__name__)
     MultiLimit(app)
-
-    @app.get("/")
-    @rate_limiter(**options)
-    def index() -> str:
-        return "ok"
+    app.add_url_rule("/", "index", rate_limiter(**options)(view()))
 
     return app
 

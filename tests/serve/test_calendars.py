@@ -22,6 +22,7 @@ from flask_multilimit.serve.gate import gate_of
 from flask_multilimit.testing import freeze
 from flask_multilimit.usage import Usage
 from plan.written import override
+from support.asking import view
 
 BERLIN = Calendar(2, "month", timezone="Europe/Berlin", anchor=15)
 
@@ -30,11 +31,7 @@ def app_with(rules: Any, **settings: Any) -> Flask:
     app = Flask("shop")
     app.config.update(TESTING=True, **settings)
     MultiLimit(app, user_loader=lambda: request.headers.get("X-User"))
-
-    @app.get("/")
-    @rate_limiter(type=USER, rules=rules)
-    def show() -> str:
-        return "ok"
+    app.add_url_rule("/", "show", rate_limiter(type=USER, rules=rules)(view()))
 
     return app
 

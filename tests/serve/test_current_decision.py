@@ -39,11 +39,7 @@ def unlimited(request: pytest.FixtureRequest, app: Flask, storage: RecordingStor
     if request.param == "exempt now":
         options["exempt_when"] = lambda: True
     multilimit = MultiLimit(app, storage=storage, allow=allow)
-
-    @app.get("/")
-    @rate_limiter(type=LimitType.IP, **options)
-    def index() -> Any:
-        return shown(current_decision)
+    app.add_url_rule("/", "index", rate_limiter(type=LimitType.IP, **options)(lambda: shown(current_decision)))
 
     service = rate_limiter(name="service", **options)(lambda: "done")
 

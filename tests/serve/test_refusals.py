@@ -52,11 +52,7 @@ TEXT = "text/plain; charset=utf-8"
 @pytest.fixture
 def limited(limited_app: Flask, client: FlaskClient) -> FlaskClient:
     """The client of an app that admits one request a minute."""
-
-    @limited_app.route("/", methods=["GET", "POST"])
-    @rate_limiter(rules=Rule(time=60, count=1))
-    def view() -> str:
-        return "ok"
+    limited_app.add_url_rule("/", "view", rate_limiter(rules=Rule(time=60, count=1))(view()), methods=["GET", "POST"])
 
     return client
 

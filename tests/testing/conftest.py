@@ -11,6 +11,7 @@ from flask.testing import FlaskClient
 
 from flask_multilimit import IP, USER, MultiLimit, Rule, rate_limiter
 from flask_multilimit.serve.gate import gate_of
+from support.asking import view
 
 collect_ignore = ["userproject"]
 
@@ -33,40 +34,18 @@ def make_app(**settings: Any) -> Flask:
     def by_user() -> str:
         return "ok"
 
-    @app.get("/bucket")
-    @rate_limiter(rules=Rule(60, 60, algorithm="token_bucket", burst=5))
-    def bucket() -> str:
-        return "ok"
-
-    @app.get("/cost")
-    @rate_limiter(rules="10/minute", cost=3)
-    def cost() -> str:
-        return "ok"
-
-    @app.get("/waits")
-    @rate_limiter(rules="1/minute", wait=120)
-    def waits() -> str:
-        return "ok"
-
-    @app.get("/shadow")
-    @rate_limiter(rules="1/minute", shadow=True)
-    def shadow() -> str:
-        return "ok"
+    app.add_url_rule("/bucket", "bucket", rate_limiter(rules=Rule(60, 60, algorithm="token_bucket", burst=5))(view()))
+    app.add_url_rule("/cost", "cost", rate_limiter(rules="10/minute", cost=3)(view()))
+    app.add_url_rule("/waits", "waits", rate_limiter(rules="1/minute", wait=120)(view()))
+    app.add_url_rule("/shadow", "shadow", rate_limiter(rules="1/minute", shadow=True)(view()))
 
     @app.get("/key")
     @rate_limiter(type=lambda: request.headers.get("X-Key"), name="api_key", rules=lambda _: "2/minute")
     def by_key() -> str:
         return "ok"
 
-    @app.get("/pair")
-    @rate_limiter(type=(USER, IP), rules="2/minute")
-    def pair() -> str:
-        return "ok"
-
-    @app.get("/huge")
-    @rate_limiter(rules="100000000/minute")
-    def huge() -> str:
-        return "ok"
+    app.add_url_rule("/pair", "pair", rate_limiter(type=(USER, IP), rules="2/minute")(view()))
+    app.add_url_rule("/huge", "huge", rate_limiter(rules="100000000/minute")(view()))
 
     @app.get("/open")
     def without_limits() -> str:

@@ -106,11 +106,7 @@ def app() -> Flask:
     app = Flask("small")
     app.config["SECRET_KEY"] = "s"
     MultiLimit(app)
-
-    @app.get("/")
-    @rate_limiter(type=IP, rules="3/minute")
-    def index() -> str:
-        return request.headers.get("X", "")
+    app.add_url_rule("/", "index", rate_limiter(type=IP, rules="3/minute")(lambda: request.headers.get("X", "")))
 
     @app.get("/folder/")
     def folder() -> str:

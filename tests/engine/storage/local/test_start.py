@@ -67,11 +67,7 @@ def test_no_directory_is_made_before_the_first_check(place: Place, caplog: pytes
     app = Flask(__name__)
     app.config.update(MULTILIMIT_STORAGE_URI=place.uri, MULTILIMIT_STORAGE_TIMEOUT=10)
     multilimit = MultiLimit(app)
-
-    @app.get("/")
-    @rate_limiter(rules="1/hour")
-    def index() -> str:
-        return str(current_decision.decided_by)
+    app.add_url_rule("/", "index", rate_limiter(rules="1/hour")(lambda: str(current_decision.decided_by)))
 
     assert "index" in app.test_cli_runner().invoke(args=["multilimit", "limits"]).output
     assert not place.directory.exists()

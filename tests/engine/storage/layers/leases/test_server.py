@@ -16,7 +16,7 @@ from flask import Flask
 from engine.storage.layers.leases import worker
 from flask_multilimit import ConfigurationError, MultiLimit, Rule, rate_limiter
 from flask_multilimit.engine import LeasingStorage, Limiter, RedisStorage, hits_for
-from support.asking import ask, commands
+from support.asking import ask, commands, view
 from support.bench import bare
 from support.forks import FORKS
 from support.servers import Server
@@ -87,11 +87,7 @@ def test_leased_requests_send_no_command_and_their_headers_show_what_remains(
     app: Flask, redis_client: redis.Redis
 ) -> None:
     MultiLimit(app)
-
-    @app.get("/")
-    @rate_limiter(rules=Rule(3600, 1000, lease=10, algorithm="fixed_window"))
-    def index() -> str:
-        return "ok"
+    app.add_url_rule("/", "index", rate_limiter(rules=Rule(3600, 1000, lease=10, algorithm="fixed_window"))(view()))
 
     ask(app)
     with commands(redis_client) as seen:
@@ -133,16 +129,8 @@ def test_process_that_ends_returns_its_unspent_units(server: Server, redis_clien
 
 def test_lease_on_only_one_of_two_rules_that_share_a_key_is_an_error(app: Flask) -> None:
     MultiLimit(app)
-
-    @app.get("/one")
-    @rate_limiter(rules=Rule(60, 50, lease=10), scope="api")
-    def one() -> str:
-        return "ok"
-
-    @app.get("/two")
-    @rate_limiter(rules=Rule(60, 50), scope="api")
-    def two() -> str:
-        return "ok"
+    app.add_url_rule("/one", "one", rate_limiter(rules=Rule(60, 50, lease=10), scope="api")(view()))
+    app.add_url_rule("/two", "two", rate_limiter(rules=Rule(60, 50), scope="api")(view()))
 
     with pytest.raises(ConfigurationError) as caught:
         ask(app, "/one")
