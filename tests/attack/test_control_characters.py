@@ -13,6 +13,7 @@ from attack.house import House, control_characters_in, house
 from flask_multilimit.compat.flask_limiter import Limiter as Bridge
 from flask_multilimit.engine import ConfigurationError, StorageError
 from flask_multilimit.operate.command_line import COMMANDS
+from support.doubles import raising
 from support.servers import Server
 
 EVIL = "\nFORGED\r\x1b[2J\x1b[8m\x9b2J\x85FORGED\u2028FORGED\u202e\u2066\u200b"
@@ -106,12 +107,9 @@ def test_pages_show_no_control_characters(hostile: House) -> None:
 
 
 def test_log_has_no_control_characters_or_forged_lines(hostile: House) -> None:
-    def fails(*_: object, **__: object) -> None:
-        raise ValueError(EVIL)
-
     from flask_multilimit.signals import limits_checked
 
-    with limits_checked.connected_to(fails, hostile.app):
+    with limits_checked.connected_to(raising(ValueError(EVIL)), hostile.app):
         hostile.client().get("/0", query_string={"said": EVIL, "user": f"{EVIL}3"})
     hostile.flush()
 
@@ -122,9 +120,7 @@ def test_log_has_no_control_characters_or_forged_lines(hostile: House) -> None:
 
 
 def test_command_error_has_no_control_characters_or_forged_lines(hostile: House) -> None:
-    def fails() -> None:
-        raise click.ClickException(EVIL)
-
+    fails = raising(click.ClickException(EVIL))
     hostile.app.cli.commands["multilimit"].add_command(click.command("fails")(fails))  # type: ignore[attr-defined]
 
     output = hostile.command("fails")

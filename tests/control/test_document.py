@@ -17,11 +17,11 @@ from flask_multilimit import ConfigurationError
 from flask_multilimit.control.control import NeedsForce, seconds_of
 from flask_multilimit.control.document import Document, document_from
 from flask_multilimit.control.entries import entry_from
-from flask_multilimit.control.store import StoredDocument
 from flask_multilimit.engine.storage.redis.failures import storage_error
 from flask_multilimit.serve import applier
 from flask_multilimit.serve.gate import gate_of
 from flask_multilimit.signals import control_changed, control_failed
+from support.doubles import raising
 from support.waiting import until
 
 KEY = "rate_limit:{control}:document"
@@ -139,9 +139,7 @@ class TestDocumentOnServer:
     def test_server_that_loads_its_data_is_not_reported_as_a_broken_document(
         self, shop: Shop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        def read(_known: str) -> StoredDocument:
-            raise storage_error(redis.BusyLoadingError("Redis is loading the dataset in memory"))
-
+        read = raising(storage_error(redis.BusyLoadingError("Redis is loading the dataset in memory")))
         shop.control.deny("198.51.100.7", lasting=True)
         monkeypatch.setattr(shop.follower.store, "read", read)
 

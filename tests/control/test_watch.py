@@ -27,6 +27,7 @@ from flask_multilimit.plan.changes import ChangeValidator
 from flask_multilimit.signals import control_changed
 from support.asking import commands
 from support.cluster import Cluster
+from support.doubles import raising
 from support.folders import DOCS
 from support.forks import FORKS, forked
 from support.processes import Program
@@ -153,12 +154,9 @@ def test_entry_ends_soon_also_where_putting_changes_in_force_takes_long(
 def test_process_that_could_start_no_thread_at_its_first_request_follows_changes_later(
     on_server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(_: object) -> None:
-        raise RuntimeError("can't start new thread")
-
     shop = shop_on(on_server)
     with monkeypatch.context() as patched:
-        patched.setattr(threading.Thread, "start", refuse)
+        patched.setattr(threading.Thread, "start", raising(RuntimeError("can't start new thread")))
         assert not shop.denies()
     assert not shop.denies()
     shop_on(on_server).control.deny("198.51.100.7", lasting=True)

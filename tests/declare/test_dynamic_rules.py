@@ -15,7 +15,7 @@ from flask_multilimit import ConfigurationError, LimitType, MultiLimit, Rule, ra
 from flask_multilimit.serve.gate import gate_of
 from flask_multilimit.signals import rules_failed
 from support.asking import ask, statuses, view
-from support.doubles import RecordingStorage
+from support.doubles import RecordingStorage, raising
 from support.forks import forked
 from support.servers import Server
 from support.waiting import PATIENCE
@@ -215,9 +215,7 @@ def test_unlimited_user_stays_unlimited_when_the_callable_fails(
 
 
 def test_other_limits_are_charged_when_the_callable_fails(app: Flask, storage: RecordingStorage) -> None:
-    def fail() -> Any:
-        raise RuntimeError("database away")
-
+    fail = raising(RuntimeError("database away"))
     MultiLimit(app, storage=storage)
     stack = rate_limiter(type=LimitType.IP, rules="2/minute")(rate_limiter(type=api_key, name="k", rules=fail)(view()))
     app.add_url_rule("/", "view", stack)

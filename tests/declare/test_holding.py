@@ -16,6 +16,7 @@ from flask_multilimit import MultiLimit, RateLimitExceeded, rate_limiter
 from flask_multilimit.declare.advice import Holder
 from flask_multilimit.engine import Limiter, hits_for
 from flask_multilimit.engine.slots import KEEPER
+from support.doubles import raising
 from support.waiting import PATIENCE, until
 
 one_at_once = rate_limiter(rules="1 at once", scope="export")
@@ -225,14 +226,11 @@ def test_work_that_is_dropped_before_its_end_is_settled() -> None:
 def test_work_is_settled_although_the_release_of_its_slots_was_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
     """As by a signal handler."""
 
-    def interrupted(_: object) -> None:
-        raise KeyboardInterrupt
-
     settled, holder = threading.Event(), Holder()
     holder.hold(Limiter().check(hits_for("5 at once", scope="export")))
     holder.at_end.append(settled.set)
     with monkeypatch.context() as patch:
-        patch.setattr(KEEPER, "release_all", interrupted)
+        patch.setattr(KEEPER, "release_all", raising(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             holder.end()
 

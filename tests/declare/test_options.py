@@ -11,7 +11,7 @@ from flask import Flask, request
 from flask.testing import FlaskClient
 
 from flask_multilimit import ConfigurationError, LimitType, MultiLimit, Rule, rate_limiter
-from support.doubles import RecordingStorage
+from support.doubles import RecordingStorage, raising
 
 
 def limit(app: Flask, path: str = "/", **options: Any) -> None:
@@ -92,11 +92,7 @@ class TestExemption:
         assert storage.windows == [[3600]] * 3
 
     def test_exempt_limiter_does_not_call_its_type(self, limited_app: Flask, client: FlaskClient) -> None:
-        def subject() -> str:
-            raise AssertionError
-
-        limit(limited_app, type=subject, name="mine", exempt_when=lambda: True)
-
+        limit(limited_app, type=raising(AssertionError), name="mine", exempt_when=lambda: True)
         assert client.get("/").status_code == 200
 
 

@@ -16,7 +16,7 @@ from werkzeug.middleware.proxy_fix import ProxyFix
 import flask_multilimit
 from flask_multilimit import ConfigurationError, LimitType, MultiLimit, Rule, rate_limiter
 from flask_multilimit.declare.addresses import network_of
-from support.doubles import RecordingStorage
+from support.doubles import RecordingStorage, raising
 
 
 def limit(app: Flask, **options: Any) -> FlaskClient:
@@ -470,9 +470,7 @@ class TestCustomTypes:
         assert types_and_subjects(storage) == ["tenant:a"]
 
     def test_exception_of_the_callable_reaches_the_app(self, limited_app: Flask, storage: RecordingStorage) -> None:
-        def tenant() -> str:
-            raise LookupError("no tenant")
-
+        tenant = raising(LookupError("no tenant"))
         client = limit(limited_app, type=tenant, name="tenant")
 
         with pytest.raises(LookupError, match="no tenant"):

@@ -27,6 +27,7 @@ from flask_multilimit.engine.storage.redis.storage import RedisStorage, ReleaseB
 from flask_multilimit.engine.storage.redis.wire import command_of, wire_of
 from flask_multilimit.engine.threads import Beat
 from support.clock import Clock
+from support.doubles import raising
 from support.interrupts import Interrupt, interrupted
 from support.servers import Server
 from support.waiting import SECONDS, until
@@ -142,11 +143,8 @@ def test_beat_runs_its_task_although_the_start_of_its_thread_was_interrupted() -
 def test_slot_that_is_interrupted_before_its_block_begins_is_renewed_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """As by a timeout of gevent, which switches greenlets while a thread starts."""
 
-    def interrupted_wake(_: float) -> None:
-        raise KeyboardInterrupt
-
     keeper, storage = Keeper(), MemoryStorage()  # that of the process may have a thread, which need not be woken
-    monkeypatch.setattr(keeper.beat, "wake", interrupted_wake)
+    monkeypatch.setattr(keeper.beat, "wake", raising(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         keeper.hold(storage, storage.check(hits_for("5 at once", scope="api")))
 

@@ -26,6 +26,7 @@ from flask_multilimit.engine import (
 from flask_multilimit.engine.slots import KEEPER, Keeper, require_slots
 from flask_multilimit.engine.storage import Slot
 from flask_multilimit.engine.storage.base import monotonic_microseconds
+from support.doubles import raising
 from support.servers import Server
 from support.waiting import SECONDS, until
 
@@ -293,13 +294,10 @@ def test_keeper_thread_survives_exceptions_of_its_calls(
     monkeypatch.setattr(slots, "CONFIRM_SECONDS", 0.02)
     keeper, sound = Keeper(), Renewing()
 
-    def fail() -> None:
-        raise KeyError
-
     keeper.hold(broken := Broken(), broken.check(SHORT))
     keeper.hold(sound, sound.check(SHORT))
 
-    keeper.call_soon(fail)
+    keeper.call_soon(raising(KeyError))
 
     until(lambda: sound.renewed)
     assert "KeyError" in caplog.text

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from flask_multilimit.engine.threads import Beat, _end
+from support.doubles import raising
 from support.forks import forked
 from support.waiting import PATIENCE, until
 
@@ -194,12 +195,9 @@ def test_close_knows_a_thread_that_another_one_starts_meanwhile() -> None:
 def test_beat_logs_that_no_thread_can_be_started_and_recovers(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(_: object) -> None:
-        raise RuntimeError("can't start new thread")
-
     beat = background(lambda: None)
     with monkeypatch.context() as patched:
-        patched.setattr(threading.Thread, "start", refuse)
+        patched.setattr(threading.Thread, "start", raising(RuntimeError("can't start new thread")))
         beat.wake()
         assert not beat.running
     assert "could not start the background thread multilimit-test: can't start new thread" in caplog.text

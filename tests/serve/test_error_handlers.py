@@ -20,7 +20,7 @@ from flask_multilimit import (
     rate_limiter,
 )
 from support.asking import ask, policy, statuses, view
-from support.doubles import RecordingStorage, limited_service
+from support.doubles import RecordingStorage, limited_service, raising
 
 
 @pytest.fixture(params=[True, False], ids=["raising", "answering"])
@@ -188,11 +188,7 @@ def test_handler_that_raises_the_refusal_again_runs_once(limited_app: Flask, cli
 
 @pytest.mark.parametrize("raised", [Forbidden, ZeroDivisionError])
 def test_other_exceptions_of_a_handler_reach_the_app(limited_app: Flask, raised: type[Exception]) -> None:
-    def fail(_: NotFound) -> str:
-        raise raised
-
     limited_app.testing = True
-    limited_app.register_error_handler(404, fail)
-
+    limited_app.register_error_handler(404, raising(raised))
     with pytest.raises(raised):
         ask(limited_app, "/nowhere")

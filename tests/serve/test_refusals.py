@@ -33,7 +33,7 @@ from flask_multilimit import (
 )
 from support.asking import ask, policy, statuses, view
 from support.clock import Clock
-from support.doubles import RecordingStorage, limited_service
+from support.doubles import RecordingStorage, limited_service, raising
 
 BROWSERS = {
     "Firefox": "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,*/*;q=0.8",
@@ -623,12 +623,8 @@ class TestOnRejected:
         assert refuse(app, "/a").text == "mine"
 
     def test_exception_with_an_error_handler_is_handled(self, app: Flask, storage: RecordingStorage) -> None:
-        def forbid(_: Decision) -> None:
-            raise PermissionError
-
         app.register_error_handler(PermissionError, lambda _: ("go away", 403))
-        MultiLimit(app, storage=storage, unmatched_limits="1/minute", on_rejected=forbid)
-
+        MultiLimit(app, storage=storage, unmatched_limits="1/minute", on_rejected=raising(PermissionError))
         assert statuses(app, "/no", "/no") == [404, 403]
 
     def test_handler_of_all_exceptions_is_not_called(self, app: Flask, storage: RecordingStorage) -> None:

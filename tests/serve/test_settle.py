@@ -30,6 +30,7 @@ from flask_multilimit import (
 from flask_multilimit.engine import Hit, StorageError, hits_for
 from flask_multilimit.serve.settle import MOST_OPEN
 from flask_multilimit.signals import Event, limit_event
+from support.doubles import raising
 from support.waiting import PATIENCE
 
 Asking = Callable[..., Callable[..., TestResponse]]
@@ -466,10 +467,7 @@ def test_estimate_stays_when_storage_fails_to_settle(
     get = serve(app, lambda: "ok", settle=lambda _: 30)
     get()
 
-    def fail(*_: Any) -> None:
-        raise StorageError("away")
-
-    monkeypatch.setattr(storage, "settle", fail)
+    monkeypatch.setattr(storage, "settle", raising(StorageError("away")))
     response = get()
     monkeypatch.undo()
 

@@ -15,6 +15,7 @@ from flask.testing import FlaskClient
 from flask_multilimit import Decision, LimitType, MultiLimit, RateLimitExceeded, rate_limiter
 from flask_multilimit.declare.unwrap import name_of
 from flask_multilimit.signals import limits_checked, request_rejected
+from support.doubles import raising
 
 
 class Sent(NamedTuple):
@@ -167,8 +168,7 @@ def test_receiver_that_raises_is_logged_and_changes_no_decision(
 
 
 def test_each_receiver_that_raises_is_logged(limited_app: Flask, caplog: pytest.LogCaptureFixture) -> None:
-    def one(_: object, **__: object) -> None:
-        raise ZeroDivisionError
+    one = raising(ZeroDivisionError)
 
     class Another:
         def __call__(self, _: object, **__: object) -> None:

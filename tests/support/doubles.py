@@ -78,6 +78,15 @@ def limited_service(**options: Any) -> Callable[[], str]:
     return rate_limiter(**options)(service)
 
 
+def raising(error: BaseException | type[BaseException]) -> Callable[..., Any]:
+    """A function that raises ``error``, with whatever it is called."""
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise error
+
+    return fail
+
+
 def with_wraps(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:

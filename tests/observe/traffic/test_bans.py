@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 
 import pytest
 import redis
@@ -15,6 +14,7 @@ from flask_multilimit.observe.traffic.counting import BAN_LIST, DENY_LIST
 from flask_multilimit.observe.traffic.counts import LIVES_SECONDS, BanBegun
 from flask_multilimit.observe.traffic.reading import SECONDS, TrafficWatch, top_shares
 from observe.traffic.conftest import PREFIX, Keeper, Sender, outbox_to
+from support.doubles import raising
 
 DAY = 86_400
 
@@ -171,15 +171,8 @@ class TestWatch:
         assert watch.in_force() == {("login", "ip-ban"): 1}
 
     def test_gauge_of_bans_asks_nothing_at_exit(self, watch: TrafficWatch, keeper: Keeper) -> None:
-        keeper.tallies = raising(AssertionError("asked"))  # type: ignore[assignment,method-assign]
+        keeper.tallies = raising(AssertionError("asked"))  # type: ignore[method-assign]
         assert watch.look(ending=True) is False
-
-
-def raising(error: Exception) -> Callable[..., None]:
-    def fail(*_: object) -> None:
-        raise error
-
-    return fail
 
 
 def test_top_share_ignores_bans_and_lists() -> None:

@@ -20,6 +20,7 @@ from flask_multilimit.insight.values import ROWS
 from flask_multilimit.operate.cli import user_name
 from flask_multilimit.serve.gate import gate_of
 from operate.cli.conftest import SHOP, Command, call
+from support.doubles import raising
 from support.servers import Server
 from support.waiting import until
 
@@ -230,11 +231,7 @@ def test_change_on_memory_storage_is_an_error(on_memory: Command) -> None:
 
 
 def test_author_is_empty_when_system_user_has_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    def nobody() -> str:
-        raise KeyError("getpwuid(): uid not found: 4711")
-
-    monkeypatch.setattr("getpass.getuser", nobody)
-
+    monkeypatch.setattr("getpass.getuser", raising(KeyError("getpwuid(): uid not found: 4711")))
     assert user_name() == ""
 
 

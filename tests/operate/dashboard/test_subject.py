@@ -17,6 +17,7 @@ from flask_multilimit.dashboard import Dashboard
 from flask_multilimit.engine import StorageError
 from flask_multilimit.engine.storage import MemoryStorage
 from support.asking import statuses, view
+from support.doubles import raising
 
 from .conftest import ROOT, browser_of, control_of, made
 from .forms import forms_of, send
@@ -388,12 +389,9 @@ def test_reset_counts_used_quotas_only_and_is_in_history_only_if_there_were_any(
 def test_reset_succeeds_when_history_cannot_be_written(
     app: Flask, ada: FlaskClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise StorageError("NOPERM")
-
     send_requests(app)
     page = ada.get(SUBJECT, query_string=ASKED)
-    monkeypatch.setattr(Control, "note", fail)
+    monkeypatch.setattr(Control, "note", raising(StorageError("NOPERM")))
 
     assert reset(ada, page).status_code == 303
     assert statuses(app, "/", environ_base=CLIENT) == [200]

@@ -23,6 +23,7 @@ from flask_multilimit.testing import Clock
 from flask_multilimit.usage import Usage
 from support.asking import ask, commands, heard, made_public, statuses, view
 from support.clock import Clock as ServerClock
+from support.doubles import raising
 
 HTML = {"Accept": "text/html"}
 
@@ -372,9 +373,7 @@ class TestSubjects:
         assert "database" in caplog.text
 
     def test_fallback_for_failing_rules_is_shown_for_its_own_limiter_alone(self) -> None:
-        def plan() -> str:
-            raise LookupError
-
+        plan = raising(LookupError)
         with_fallback = rate_limiter(type=IP, rules=plan, fallback="10/minute", name="first")
         found = json_of(shop(a=with_fallback, b=rate_limiter(type=IP, rules=plan, name="second")))
 
@@ -382,11 +381,7 @@ class TestSubjects:
         assert found["unknown"] == ["b:second"]
 
     def test_failing_user_loader_shows_no_quota(self, caplog: pytest.LogCaptureFixture) -> None:
-        def load() -> str:
-            raise LookupError("the database is away")
-
-        app = shop(user=load, a=rate_limiter(type=USER, rules="1/minute"))
-
+        app = shop(user=raising(LookupError("the database is away")), a=rate_limiter(type=USER, rules="1/minute"))
         assert json_of(app)["unknown"] == ["a:user"]
         assert [each.levelno for each in caplog.records] == [logging.ERROR]
         assert "the database is away" in caplog.text

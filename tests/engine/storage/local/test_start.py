@@ -23,6 +23,7 @@ from flask_multilimit.engine import ConfigurationError, GuardedStorage, Layers, 
 from flask_multilimit.engine.decision import FALLBACKS
 from flask_multilimit.engine.storage import local
 from flask_multilimit.engine.storage.local import server as local_server
+from support.doubles import raising
 from support.waiting import until
 
 NOBODY = 65_534
@@ -275,11 +276,8 @@ def test_symbolic_link_in_place_of_a_file_is_refused_and_not_followed(place: Pla
 def test_error_of_the_system_has_its_remedy(
     place: Place, monkeypatch: pytest.MonkeyPatch, code: int, told: str
 ) -> None:
-    def failed(*_: object, **__: object) -> int:
-        raise OSError(code, os.strerror(code))
-
     limiter = limiter_at(place)
-    monkeypatch.setattr(local_server.LocalServer, "_open", failed)
+    monkeypatch.setattr(local_server.LocalServer, "_open", raising(OSError(code, os.strerror(code))))
 
     with pytest.raises(StorageError, match=told):
         limiter.check(HITS)

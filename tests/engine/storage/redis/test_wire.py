@@ -21,6 +21,7 @@ from flask_multilimit.engine.storage.redis.connections import Deadline
 from flask_multilimit.engine.storage.redis.failures import FAILURES
 from flask_multilimit.engine.storage.redis.wire import Wire, _SocketLine, command_of, wire_of
 from support.bench import bare
+from support.doubles import raising
 from support.forks import forked
 from support.servers import Server
 from support.waiting import until
@@ -77,10 +78,7 @@ def test_a_reply_that_comes_after_an_interrupt_is_never_read(wire: Wire, monkeyp
     ask(wire, b"PING")
     line = wire._idle.pop()
 
-    def interrupted(_: bytes) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(line, "_feed", interrupted)
+    monkeypatch.setattr(line, "_feed", raising(KeyboardInterrupt))
     wire._idle.append(line)
     with pytest.raises(KeyboardInterrupt):
         ask(wire, b"ECHO", b"not mine")
@@ -106,11 +104,8 @@ def test_connection_is_given_back_if_an_interrupt_comes_before_the_question(
     assert wire is not None
     ask(wire, b"PING")
 
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patch:
-        patch.setattr(wire._idle[0].connection, "can_read", interrupted)
+        patch.setattr(wire._idle[0].connection, "can_read", raising(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             act(wire, command_of(b"ECHO", b"not mine"))
 
@@ -123,10 +118,7 @@ def test_reply_that_announces_more_than_the_memory_holds_is_a_failure_of_the_ser
 ) -> None:
     line = take_idle_connection(wire)
 
-    def announces_billions() -> None:
-        raise MemoryError
-
-    monkeypatch.setattr(line, "_gets", announces_billions)
+    monkeypatch.setattr(line, "_gets", raising(MemoryError))
     wire._idle.append(line)
     with pytest.raises(FAILURES):
         ask(wire, b"ECHO", b"not mine")

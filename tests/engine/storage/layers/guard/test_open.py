@@ -16,7 +16,6 @@ from flask_multilimit.engine import (
     Concurrent,
     Decision,
     GuardedStorage,
-    Health,
     Hit,
     Limiter,
     MemoryStorage,
@@ -32,6 +31,7 @@ from flask_multilimit.engine.slots import slots_of
 from flask_multilimit.engine.storage.layers.fallback import Fallback
 from support.bench import hits, rule
 from support.clock import Clock
+from support.doubles import raising
 from support.interrupts import interrupted
 from support.rates import RATES
 from support.waiting import PATIENCE, until
@@ -502,12 +502,9 @@ def test_begin_and_end_of_an_outage_are_one_callback_and_one_log_line_each(
 
 
 def test_callback_that_raises_is_logged_and_the_check_is_decided(caplog: pytest.LogCaptureFixture) -> None:
-    def complain(_: Health) -> None:
-        raise RuntimeError("I do not want to know")
-
     storage = Shared(Clock())
     storage.error = StorageError("it is broken")
-    limiter = Limiter(GuardedStorage(storage, workers=1, on_change=complain))
+    limiter = Limiter(GuardedStorage(storage, workers=1, on_change=raising(RuntimeError("I do not want to know"))))
 
     assert limiter.check(hits()).allowed
     assert "I do not want to know" in caplog.text
