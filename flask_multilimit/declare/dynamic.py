@@ -59,12 +59,14 @@ class DynamicRules:
         self._lock = Lock()
         notify_child(self)
 
-    def for_request(self, subject: Subject, *, keep: bool = True) -> tuple[Rule, ...]:
+    def for_request(
+        self, subject: Subject, *, keep: bool = True, ask: Callable[..., object] = ask_callable
+    ) -> tuple[Rule, ...]:
         """The rules for ``subject``, which makes the current request. With ``keep``, they become its last good ones.
-        Raises :class:`NoRules`."""
+        ``ask`` calls the callable. Raises :class:`NoRules`."""
         call, name = next(self._calls), _name_of(subject)
         try:
-            rules = self._call(subject)
+            rules = self._call(subject, ask)
         except Exception as error:
             self._report(name, error)
             rules_instead = self._rules_instead(subject, name)
@@ -75,10 +77,10 @@ class DynamicRules:
             self._keep(subject, name, call, rules)
         return rules
 
-    def peek(self, subject: Subject) -> tuple[Rule, ...]:
+    def peek(self, subject: Subject, ask: Callable[..., object] = ask_callable) -> tuple[Rule, ...]:
         """As :meth:`for_request`, without a check. These rules are not kept: the request may be one to another
         endpoint, for which the callable returns other rules."""
-        return self.for_request(subject, keep=False)
+        return self.for_request(subject, keep=False, ask=ask)
 
     def without_request(self, subject: Subject) -> tuple[Rule, ...] | None:
         """The rules for a ``subject`` that makes no request: what the callable returns if it takes the subject, else
@@ -92,8 +94,8 @@ class DynamicRules:
                 return self._rules_instead(subject, name)
         return self._last_good(name)
 
-    def _call(self, subject: Subject) -> tuple[Rule, ...]:
-        given = ask_callable(self._give_rules, *self._arguments(subject))
+    def _call(self, subject: Subject, ask: Callable[..., object] = ask_callable) -> tuple[Rule, ...]:
+        given = ask(self._give_rules, *self._arguments(subject))
         try:
             rules = _rules_from(given)
             self.declaration.check_rules(rules)

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, cast
 from werkzeug.exceptions import HTTPException
 
 from ..declare.dynamic import DynamicRules, NoRules
-from ..declare.subjects import Subject, numbered
+from ..declare.subjects import Subject, ask_callable, numbered
 from ..engine import Calendar, ConfigurationError, Decision, Hit, Rule, RuleStatus
 from ..engine.decision import FALLBACKS
 from ..engine.hits import BanHit, Hits
@@ -196,9 +196,15 @@ class _ClientLimits:
         else:
             yield _Counting(listed, Applied(declared, subject, hits or ()))
 
-    def _rules_of(self, dynamic: DynamicRules, subject: Subject) -> tuple[Rule, ...] | None:
-        declared = dynamic.declaration
-        return self._ask_once((id(declared.rules), declared.fallback, subject), lambda: dynamic.peek(subject))
+    def _rules_of(self, dynamic: DynamicRules, subject: Subject) -> tuple[Rule, ...]:
+        return dynamic.peek(subject, self._ask_for_rules)  # which knows the last good ones of this limiter
+
+    def _ask_for_rules(self, function: Callable[..., object], *arguments: object) -> object:
+        def ask() -> object:
+            given = ask_callable(function, *arguments)
+            return tuple(given) or given if isinstance(given, Iterator) else given
+
+        return self._ask_once((id(function), arguments), ask)
 
     def _ask_once(self, question: object, ask: Callable[[], T]) -> T:
         """What ``ask`` returned or raised when this ``question`` was asked first."""

@@ -380,6 +380,22 @@ class TestSubjects:
         assert list(found["resources"]) == ["a:first-60s"]
         assert found["unknown"] == ["b:second"]
 
+    def test_last_good_rules_are_shown_for_their_own_limiter_alone(self) -> None:
+        plans = {"a": "10/minute", "b": "100/minute"}
+        planned = rate_limiter(type=USER, rules=lambda: plans[str(request.endpoint)])
+        app = shop(user=lambda: "ada", a=planned, b=planned)
+        statuses(app, "/a", "/b")
+
+        assert remaining(app) == {"a:user-60s": 9, "b:user-60s": 99}
+
+    @pytest.mark.parametrize("given", [[], ["5/minute"]])
+    def test_generator_of_rules_is_shown_for_each_limiter(self, given: list[str]) -> None:
+        planned = rate_limiter(type=IP, rules=lambda: iter(given))
+
+        answer = json_of(shop(a=planned, b=planned))
+
+        assert [len(answer["unknown"]), len(answer["resources"])] == ([0, 2] if given else [2, 0])
+
     def test_failing_user_loader_shows_no_quota(self, caplog: pytest.LogCaptureFixture) -> None:
         app = shop(user=raising(LookupError("the database is away")), a=rate_limiter(type=USER, rules="1/minute"))
         assert json_of(app)["unknown"] == ["a:user"]
