@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import difflib
-import importlib
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence
+from pkgutil import resolve_name
 from typing import Any, NamedTuple, TypeGuard, cast
 
 from flask import request
@@ -121,12 +121,9 @@ class ExemptNetworks(_Callable):
 
 def imported(text: str) -> Callable[..., Any]:
     """The callable that ``module:function`` names. Raises :class:`ConfigurationError`."""
-    module, _, names = text.partition(":")
     try:
-        found: Any = importlib.import_module(module)
-        for name in names.split("."):
-            found = getattr(found, name)
-    except (ImportError, AttributeError) as error:
+        found: Any = resolve_name(text)
+    except (ImportError, AttributeError, ValueError) as error:
         raise ConfigurationError(f"{brief(text)} cannot be imported: {error}") from error
     if not callable(found):
         raise ConfigurationError(f"{brief(text)} is not a callable")
