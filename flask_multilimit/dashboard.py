@@ -9,13 +9,12 @@ from flask import Response, request, send_file
 from flask.sansio.app import App
 from werkzeug.exceptions import NotFound, RequestURITooLarge
 
-from .declare.advice import EXTENSION, app_in_force
-from .declare.decorators import exempt
+from .declare.advice import app_in_force
 from .engine import ConfigurationError
 from .engine.errors import brief
 from .engine.text import LONGEST_QUERY
 from .extension import MultiLimit
-from .operate.blueprints import StrictBlueprint, check_place, require_served
+from .operate.blueprints import StrictBlueprint
 from .operate.dashboard import api, pages, whatif
 from .operate.dashboard.forms import LARGEST_FORM, require_small_body
 from .operate.dashboard.shell import POLICY, STATIC, complete, is_file, refusal_page, version_of
@@ -60,21 +59,15 @@ class Dashboard(StrictBlueprint):
     ) -> None:
         if not isinstance(multilimit, MultiLimit):
             raise ConfigurationError(f"Dashboard: multilimit={brief(multilimit)}: give the MultiLimit of the app")
-        check_place("Dashboard", name, url_prefix)
-        super().__init__(
-            name, __name__, url_prefix=url_prefix, static_folder="operate/dashboard/static", static_url_path="/static"
-        )
-        self._multilimit = multilimit
+        static = {"static_folder": "operate/dashboard/static", "static_url_path": "/static"}
+        super().__init__(multilimit, name, __name__, url_prefix=url_prefix, **static)
         self._authenticator = Authenticator(authorize, may_change)
-        exempt(self)
         self._add_pages()
 
     def register(self, app: App, options: dict[str, Any]) -> None:
         """Raise :class:`ConfigurationError` without ``authorize``, unless ``app`` is in debug mode, and if ``app`` has
         another :class:`MultiLimit`."""
         self._authenticator.require_authorize(app)
-        if EXTENSION in app.extensions:
-            require_served("Dashboard", app, self._multilimit)
         super().register(app, options)
 
     def send_static_file(self, filename: str) -> Response:
@@ -113,7 +106,7 @@ class Dashboard(StrictBlueprint):
             return
         if len(request.query_string) > LONGEST_QUERY:
             raise RequestURITooLarge
-        require_served("Dashboard", app_in_force(), self._multilimit)
+        self._require_served(app_in_force())
         self._authenticator.begin_visit()
         if request.method == "POST":
             if request.endpoint == f"{request.blueprint}.what_if":  # it uploads logs

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from flask import Response
-from flask.sansio.app import App
 
-from .declare.advice import EXTENSION, app_in_force
-from .declare.decorators import exempt
+from .declare.advice import app_in_force
 from .engine import ConfigurationError, StorageDenied
 from .engine.errors import brief, check_iterable
 from .extension import MultiLimit
@@ -17,7 +14,7 @@ from .insight.bans import BegunBan
 from .insight.standing import BanStanding, ListStanding, RequestStanding, RuleStanding, Standing
 from .insight.usage import BannedFrom, Quota, Quotas, Wanted, quotas_of_client
 from .operate import usage as pages
-from .operate.blueprints import StrictBlueprint, check_place, require_served
+from .operate.blueprints import StrictBlueprint
 from .serve.gate import gate_in_force, gate_of
 
 __all__ = [
@@ -62,24 +59,15 @@ class Usage(StrictBlueprint):
     ) -> None:
         if not isinstance(multilimit, MultiLimit):
             raise ConfigurationError(f"Usage: multilimit={brief(multilimit)}: give the MultiLimit of the app")
-        check_place("Usage", name, url_prefix)
+        super().__init__(multilimit, name, __name__, url_prefix=url_prefix)
         check_iterable("endpoints", endpoints)
         if not isinstance(limits, Mapping):
             check_iterable("limits", limits)
             limits = dict.fromkeys(limits, "")
-        super().__init__(name, __name__, url_prefix=url_prefix)
-        self._multilimit = multilimit
         self._wanted = Wanted(tuple(endpoints), limits)
-        exempt(self)
         self.after_request(pages.vary)
         self.add_url_rule("", "show", self._show)
         self.add_url_rule("/schema.json", "schema", pages.schema)
-
-    def register(self, app: App, options: dict[str, Any]) -> None:
-        """Raise :class:`ConfigurationError` if ``app`` has another :class:`MultiLimit`."""
-        if EXTENSION in app.extensions:
-            require_served("Usage", app, self._multilimit)
-        super().register(app, options)
 
     def _policy(self) -> str:
         return pages.policy()
@@ -90,7 +78,7 @@ class Usage(StrictBlueprint):
         Raises :class:`StorageError` if the storage is down and limits are to fail then.
         """
         app = app_in_force()
-        require_served("Usage", app, self._multilimit)
+        self._require_served(app)
         gate = gate_of(app)
         self._wanted.require_known(gate)
         return quotas_of_client(gate, self._wanted)

@@ -15,6 +15,7 @@ from flask.sansio.app import App
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from ..declare.advice import EXTENSION
+from ..declare.decorators import exempt
 from ..engine import ConfigurationError
 from ..engine.errors import brief, check_text
 from ..engine.text import LONGEST_PREFERENCE
@@ -34,13 +35,27 @@ LANGUAGES: dict[Language, str] = {"en": "English", "zh": "中文"}
 
 
 class StrictBlueprint(Blueprint):
-    """A blueprint whose pages no cache keeps, and a browser allows no more than they need, also where the app, or
-    Flask-Talisman, gives every response header fields of its own."""
+    """A blueprint about the limits of one ``multilimit``. No cache keeps its pages, and a browser allows no more than
+    they need, also where the app, or Flask-Talisman, gives every response header fields of its own."""
 
     _may_be_shared: ClassVar[bool] = True
     """Whether the app, or Flask-CORS, may let other sites read the pages."""
 
+    def __init__(self, multilimit: object, name: str, import_name: str, *, url_prefix: str, **options: Any) -> None:
+        """Raises :class:`ConfigurationError` for a name or a path that no blueprint can have."""
+        kind = type(self).__name__
+        check_text(f"{kind}: name", name)
+        check_text(f"{kind}: url_prefix", url_prefix)
+        if url_prefix and not url_prefix.startswith("/"):
+            raise ConfigurationError(f"{kind}: url_prefix={brief(url_prefix)}: give a path such as /limits")
+        super().__init__(name, import_name, url_prefix=url_prefix, **options)
+        self._multilimit = multilimit
+        exempt(self)
+
     def register(self, app: App, options: dict[str, Any]) -> None:
+        """Raise :class:`ConfigurationError` if ``app`` has another :class:`MultiLimit`."""
+        if EXTENSION in app.extensions:
+            self._require_served(app)
         super().register(app, options)
         request_finished.connect(self._restrict, app)  # after all functions for after_request
 
@@ -57,22 +72,13 @@ class StrictBlueprint(Blueprint):
     def _policy(self) -> str:
         raise NotImplementedError
 
-
-def check_place(blueprint: str, name: object, url_prefix: object) -> None:
-    """Raise :class:`ConfigurationError` for a name or a path that no blueprint can have."""
-    check_text(f"{blueprint}: name", name)
-    check_text(f"{blueprint}: url_prefix", url_prefix)
-    if url_prefix and not str(url_prefix).startswith("/"):
-        raise ConfigurationError(f"{blueprint}: url_prefix={brief(url_prefix)}: give a path such as /limits")
-
-
-def require_served(blueprint: str, app: App, multilimit: object) -> None:
-    """Raise :class:`ConfigurationError` unless the limits of ``app`` are those of ``multilimit``."""
-    if app.extensions.get(EXTENSION) is not multilimit:
-        raise ConfigurationError(
-            f"the app {app.name!r} does not have the MultiLimit that its {blueprint} was given: call "
-            "multilimit.init_app(app)"
-        )
+    def _require_served(self, app: App) -> None:
+        """Raise :class:`ConfigurationError` unless the limits of ``app`` are those that this is about."""
+        if app.extensions.get(EXTENSION) is not self._multilimit:
+            raise ConfigurationError(
+                f"the app {app.name!r} does not have the MultiLimit that its {type(self).__name__} was given: call "
+                "multilimit.init_app(app)"
+            )
 
 
 def hash_source(text: str) -> str:
