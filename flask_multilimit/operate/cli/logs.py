@@ -28,7 +28,7 @@ from ..dashboard.whatif import file_of, what_if
 from ..simulate.formats import expression, format_of
 from ..simulate.logged import MICROSECONDS, LoggedRequest, moment
 from ..simulate.picture import draw, draw_reports
-from ..simulate.questions import arrivals_of, header_fields, limits_of, replay_of, run, share_from
+from ..simulate.questions import arrivals_of, limits_of, replay_of, run, share_from
 from ..simulate.reading import STANDARD_INPUT, LogFile, Logs
 from ..simulate.recorded import FILES, folders_of, recordings_of
 from ..simulate.replay_plan import Replacements
@@ -52,15 +52,13 @@ class LogOptions:
     script_name: str
     endpoint: str | None
 
-    def open_logs(self, *fields: str) -> StoppableLogs:
-        """The logs that were named, or else what the app's recorders wrote, with the fields that subjects need, and
-        these ``fields``. Raises :class:`ConfigurationError`."""
+    def open_logs(self) -> StoppableLogs:
+        """The logs that were named, or else what the app's recorders wrote. Raises :class:`ConfigurationError`."""
         if self.format_ and self.regex:
             raise click.UsageError("--format and --regex: give only one of them")
         make_reader = expression(self.regex) if self.regex else format_of(self.format_) if self.format_ else None
         first, last = _moment("--since", self.since, self.zone), _moment("--until", self.until, self.zone)
-        wanted = tuple(filter(None, (*self.subject.values(), *fields)))
-        return StoppableLogs(self.logs or _recorded(), make_reader, self.zone, wanted, since=first, until=last)
+        return StoppableLogs(self.logs or _recorded(), make_reader, self.zone, since=first, until=last)
 
 
 def _zone(context: click.Context, parameter: click.Parameter, value: str | None) -> tzinfo:
@@ -254,7 +252,7 @@ def simulate_command(
         )
         for _, each in sets
     ]
-    logs = log.open_logs(*header_fields(each.plans for _, each in sets).values(), cost_field)
+    logs = log.open_logs()
     run(logs, replays)
     reports = [replay.report(complete=logs.complete, files=logs.files) for replay in replays]
     named = [(name, report) for (name, _), report in zip(sets, reports, strict=True)]
@@ -446,7 +444,7 @@ def suggest_command(
     if cost_field and (html or png):
         raise click.UsageError("--html and --png show requests, not units: leave out --cost-field")
     at_most, rules = share_from(refuse_at_most), windows_of(windows)
-    logs = log.open_logs(cost_field)
+    logs = log.open_logs()
     arrivals = arrivals_of(
         app,
         logs,

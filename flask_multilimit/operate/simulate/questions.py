@@ -82,11 +82,9 @@ def simulate(
     check_text("cost_field", cost_field)
     if on_decision is not None:
         check_callable("on_decision", on_decision, "the request", "its Decision")
-    tried = limits_of(app, limits)
-    _read_fields(requests, *header_fields([tried.plans]).values(), *(subjects or {}).values(), cost_field)
     replay = replay_of(
         app,
-        limits=tried,
+        limits=limits_of(app, limits),
         subjects=subjects or {},
         replacements=Replacements(costs or {}, rules or {}, priorities or {}, cost_field),
         script_name=script_name,
@@ -103,7 +101,8 @@ def _read_fields(requests: Iterable[LoggedRequest], *names: str) -> None:
 
 
 def run(requests: Iterable[LoggedRequest], replays: Sequence[Replay]) -> None:
-    """Replay ``requests`` in each of ``replays``."""
+    """Replay ``requests`` in each of ``replays``. Logs read the fields that these need."""
+    _read_fields(requests, *(name for replay in replays for name in replay.fields))
     adds = [replay.add for replay in replays]
     with _rare_garbage_collection():
         for request in logged_requests(requests):
@@ -156,7 +155,7 @@ def replay_of(
     for name in (*replacements.costs, *replacements.rules, *replacements.priorities):
         if name not in known:
             raise ConfigurationError(f"no endpoint and no limiter is called {brief(name)}")
-    headers = header_fields([plans])
+    headers = _header_fields(plans)
     finder = SubjectFinder({**headers, **subjects}, headers.keys() - subjects.keys())
     lists = ClientLists(limits.access, plans, finder)
     return Replay(ReplayPlans(plans, finder, replacements, lists, endpoint), Routes(app, script_name), on_decision)
@@ -179,10 +178,10 @@ def limits_of(app: Flask, limits: Limits | None = None) -> LimitSet:
     return LimitSet(plans, declared_lists(written))
 
 
-def header_fields(plans: Iterable[Plans]) -> dict[str, str]:
+def _header_fields(plans: Plans) -> dict[str, str]:
     """The header fields that types take their subjects from, by the name of the type. A log must contain them."""
     found: dict[str, str] = {}
-    for limiter in (limiter for each in plans for limiter in _limiters_of(each)):
+    for limiter in _limiters_of(plans):
         declared = limiter.declaration
         named = zip(parts_of(declared.type, declared.name), types_in(declared.type), strict=True)
         found.update({name: type_.header for name, type_ in named if isinstance(type_, HeaderType)})

@@ -33,6 +33,8 @@ class Replay:
     """Replays requests through one set of limits, and counts the outcomes."""
 
     def __init__(self, plans: ReplayPlans, routes: Routes, on_decision: OnDecision | None) -> None:
+        self.fields: tuple[str, ...] = (*plans.finder.fields.values(), plans.replacements.cost_field)
+        """The fields that a log must have; ``""``: none."""
         self._plans = plans
         self._routes = routes
         self._on_decision = on_decision
