@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import math
 import re
@@ -24,7 +23,7 @@ from ..engine.rules import Rules, changed, rules_from
 from ..engine.text import plain_text
 from .subjects import LimitType, SubjectType, type_name_of, types_in
 from .unwrap import name_of
-from .written import SETTLE_FORMS, ChargeWhenStatus, SettleByHeader, settle_from, type_from
+from .written import SETTLE_FORMS, ChargeWhenStatus, SettleByHeader, nearest, settle_from, type_from
 
 if sys.version_info >= (3, 14):  # evaluating annotations may fail: some are names that only type checkers know
     from annotationlib import Format
@@ -236,8 +235,7 @@ def _remedy_for(option: str) -> str:
         return f"it is one of a rule: rules=Rule(..., {option}=...)"
     if option in Ban.__match_args__:
         return f"it is one of a ban: ban=Ban({option}=...)"
-    nearest = difflib.get_close_matches(option, OPTIONS, n=1)
-    return f"did you mean {nearest[0]!r}?" if nearest else f"give one of {', '.join(OPTIONS)}"
+    return nearest(option, OPTIONS).removeprefix("; ") or f"give one of {', '.join(OPTIONS)}"
 
 
 def _given(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
