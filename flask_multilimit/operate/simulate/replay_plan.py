@@ -19,7 +19,7 @@ from ...plan.hits import Applied, AppliedLimits
 from ...plan.plans import Plans
 from ...serve.access import Action
 from .logged import LoggedRequest
-from .report import Counts, EndpointReport, ReplayedRule, RuleReport
+from .report import Counts, EndpointReport, RuleReport
 from .resolving import USER, ClientLists, Destination, SubjectFinder, client_of
 
 T = TypeVar("T")
@@ -236,11 +236,11 @@ class _Limiter:
         return Applied(self.declaration, subject, hits)
 
 
-def _rules_of(limits: AppliedLimits) -> tuple[ReplayedRule, ...]:
+def _rules_of(limits: AppliedLimits) -> tuple[RuleReport, ...]:
     owners = limits.owners
     owned = ((hit, owners[hit.key].declaration) for hit in limits.hits)
     return tuple(
-        ReplayedRule(hit.name, by.where, by.type_name, str(hit.rule), hit.shadow, isinstance(hit, BanHit))
+        RuleReport(hit.name, by.where, by.type_name, str(hit.rule), hit.shadow, isinstance(hit, BanHit))
         for hit, by in owned
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -44,21 +44,9 @@ class EndpointReport:
     """The original statuses of the refused requests; 0 if the log does not contain it."""
 
 
-class ReplayedRule(NamedTuple):
-    """A rule of a limiter, for all subjects and endpoints."""
-
-    name: str
-    limiter: str
-    """Where it was declared."""
-    type: str
-    text: str
-    shadow: bool
-    is_ban: bool
-
-
-@dataclass(slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class RuleReport:
-    """One rule of one limiter, at all endpoints together."""
+    """One rule of one limiter, at all endpoints together. The rule identifies it, whatever was counted."""
 
     name: str
     limiter: str
@@ -69,14 +57,14 @@ class RuleReport:
     shadow: bool
     is_ban: bool
     """Whether it is the ban of a limiter. :attr:`Report.bans` has more about bans."""
-    asked: int = 0
-    refused: int = 0
+    asked: int = field(default=0, compare=False)
+    refused: int = field(default=0, compare=False)
     """Requests that it refused, or as a shadow would have refused."""
-    alone: int = 0
+    alone: int = field(default=0, compare=False)
     """Of these, those that no other rule refused."""
-    least_remaining: int | None = None
+    least_remaining: int | None = field(default=None, compare=False)
     """The fewest units left after a request; ``None`` if none was admitted."""
-    endpoints: Counter[str] = field(default_factory=Counter)
+    endpoints: Counter[str] = field(default_factory=Counter, compare=False)
     """Refusals, by each endpoint at which it was checked."""
 
 
@@ -185,8 +173,8 @@ class Counts:
 
     def __init__(self) -> None:
         self.endpoints: dict[str, EndpointReport] = {}
-        self.rules: dict[ReplayedRule, RuleReport] = {}
-        self.banned: dict[ReplayedRule, list[str]] = {}
+        self.rules: dict[RuleReport, RuleReport] = {}
+        self.banned: dict[RuleReport, list[str]] = {}
         """The client of each ban that began."""
         self.outside: EndpointReport = EndpointReport("outside")
         """Requests that reach no view."""
@@ -194,12 +182,11 @@ class Counts:
     def endpoint(self, name: str) -> EndpointReport:
         return self.endpoints.setdefault(name, EndpointReport(name))
 
-    def rule(self, rule: ReplayedRule) -> RuleReport:
-        if rule not in self.rules:
-            self.rules[rule] = RuleReport(*rule)
-            if rule.is_ban:
-                self.banned[rule] = []
-        return self.rules[rule]
+    def rule(self, rule: RuleReport) -> RuleReport:
+        """The report that counts what ``rule`` does."""
+        if rule.is_ban:
+            self.banned.setdefault(rule, [])
+        return self.rules.setdefault(rule, rule)
 
     def endpoint_reports(self) -> tuple[EndpointReport, ...]:
         """A report of each endpoint, those that refuse most first."""
@@ -208,8 +195,13 @@ class Counts:
 
     def ban_reports(self) -> tuple[BanReport, ...]:
         return tuple(
-            BanReport(*rule[:5], len(clients), len(set(clients)), refused=self.rules[rule].refused - len(clients))
-            for rule, clients in self.banned.items()
+            BanReport(
+                *(each.name, each.limiter, each.type, each.text, each.shadow),
+                begun=len(clients),
+                clients=len(set(clients)),
+                refused=each.refused - len(clients),
+            )
+            for each, clients in self.banned.items()
         )
 
 
