@@ -177,9 +177,7 @@ def _frame() -> dict[str, Any]:
         "pages": PAGES,
         "static": _static,
         "duration": partial(duration_in, __package__, visitor.language),
-        "foreign_token": _foreign_token,
-        "form_token": form_token,
-        "form_field": FIELD,
+        "token_fields": _token_fields,
         "can_sign": can_sign,
         "health": storage_state(gate_in_force()),
         "rule_text": partial(rule_in, visitor.language),
@@ -196,13 +194,13 @@ def root() -> str:
     return url("now")
 
 
-def _foreign_token() -> Markup:
-    """The field that Flask-WTF's ``CSRFProtect`` needs in each form, if the app has one."""
+def _token_fields() -> Markup:
+    """The fields that each form needs: ours, and that of Flask-WTF's ``CSRFProtect``, if the app has one."""
+    tokens = [(FIELD, form_token())]
     make = current_app.jinja_env.globals.get("csrf_token")
-    if "csrf" not in current_app.extensions or not callable(make):
-        return Markup("")
-    name = current_app.config.get("WTF_CSRF_FIELD_NAME", "csrf_token")
-    return Markup('<input type="hidden" name="{}" value="{}">').format(name, make())
+    if "csrf" in current_app.extensions and callable(make):
+        tokens.append((current_app.config.get("WTF_CSRF_FIELD_NAME", "csrf_token"), make()))
+    return Markup("").join(Markup('<input type="hidden" name="{}" value="{}">').format(*each) for each in tokens)
 
 
 def _banners() -> list[str]:
