@@ -23,7 +23,7 @@ from ..engine.rules import Rules, changed, rules_from
 from ..engine.text import plain_text
 from .subjects import LimitType, SubjectType, type_name_of, types_in
 from .unwrap import name_of
-from .written import SETTLE_FORMS, ChargeWhenStatus, SettleByHeader, nearest, settle_from, type_from
+from .written import ChargeWhenStatus, SettleByHeader, nearest, settle_from, type_from
 
 if sys.version_info >= (3, 14):  # evaluating annotations may fail: some are names that only type checkers know
     from annotationlib import Format
@@ -318,8 +318,6 @@ def _check_settle(declaration: Declaration) -> None:
     if settle is None:
         return
     if settle is not True:
-        if not callable(settle):
-            raise ConfigurationError(f"settle={brief(settle)}: {SETTLE_FORMS}, or a callable with the response")
         check_callable("settle", settle, "the response")
     if declaration.charge_when is not None:
         raise ConfigurationError("settle and charge_when: give settle alone; let it return 0 where nothing is charged")

@@ -92,12 +92,12 @@ class SettleByHeader(_Callable):
 
 
 def settle_from(given: object) -> object:
-    """What ``settle`` means if it is text; anything else as it is. Raises :class:`ConfigurationError`."""
-    if not isinstance(given, str):
+    """What ``settle`` means if it is text; a callable and true as they are. Raises :class:`ConfigurationError`."""
+    if given is True or callable(given):
         return given
-    if is_header(given):
+    if isinstance(given, str) and is_header(given):
         return SettleByHeader(given.partition(":")[2])
-    if is_import_path(given):
+    if isinstance(given, str) and is_import_path(given):
         return imported(given)
     raise ConfigurationError(f"settle={brief(given)}: {SETTLE_FORMS}, or a callable with the response")
 
