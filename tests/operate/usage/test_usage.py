@@ -575,9 +575,7 @@ class TestPage:
     @pytest.mark.parametrize(("rules", "cost"), [(0, 1), ("10/minute", 11)])
     def test_page_says_that_a_limit_never_lets_the_client_pass(self, rules: Any, cost: int) -> None:
         app = shop(search=rate_limiter(rules=lambda: rules, cost=cost))
-
         page = ask(app, "/rate_limit", headers=HTML).text
-
         assert "This limit lets none of your requests pass." in page
         assert "when another has finished" not in page
 
@@ -632,5 +630,4 @@ class TestCalendar:
         storage = MemoryStorage(clock=Clock(datetime(2026, 11, 23).timestamp()))
         app = shop(storage=storage, search=rate_limiter(rules=Calendar(10, "month", timezone="Etc/GMT+5")))
         statuses(app, "/search")
-
         assert "resets on 1 December, 00:00 in UTC-05:00</time>" in ask(app, "/rate_limit", headers=HTML).text

@@ -15,8 +15,10 @@ from support.bench import hits
 def make() -> Iterator[Callable[..., Workers]]:
     made: list[Workers] = []
 
-    def make(many: int = 1, on_error: OnStorageError = "local") -> Workers:
+    def make(many: int = 1, on_error: OnStorageError = "local", *, broken: bool = False) -> Workers:
         made.append(Workers(many, on_error))
+        if broken:
+            made[-1].break_down()
         return made[-1]
 
     yield make
@@ -29,6 +31,12 @@ def make() -> Iterator[Callable[..., Workers]]:
 def workers(make: Callable[..., Workers]) -> Workers:
     """One worker."""
     return make()
+
+
+@pytest.fixture
+def broken(make: Callable[..., Workers]) -> Workers:
+    """One worker, whose storage fails."""
+    return make(broken=True)
 
 
 @pytest.fixture

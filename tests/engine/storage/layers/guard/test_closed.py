@@ -41,11 +41,10 @@ def test_repeated_check_many_takes_its_slots_once(workers: Workers) -> None:
     assert workers.storage.peek(FOUR).remaining == 2
 
 
-def test_check_that_gets_an_error_is_not_repeated(workers: Workers) -> None:
-    workers.break_down()
-    workers.limiter.check(hits())
-    assert len(workers.storage.asked) == 1
-    assert [change.state for change in workers.changes] == ["failed"]
+def test_check_that_gets_an_error_is_not_repeated(broken: Workers) -> None:
+    broken.limiter.check(hits())
+    assert len(broken.storage.asked) == 1
+    assert [change.state for change in broken.changes] == ["failed"]
 
 
 def test_check_that_has_waited_too_long_is_not_repeated(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:

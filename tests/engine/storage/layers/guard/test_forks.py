@@ -139,9 +139,8 @@ def test_every_object_is_notified_of_a_fork_even_if_others_fail() -> None:
 @pytest.mark.parametrize(
     "fork", [pytest.param(os.fork, id="Python"), pytest.param(fork_as_uwsgi_does, marks=unannounced, id="uWSGI")]
 )
-def test_forked_child_is_not_blocked_by_a_lock_held_in_its_parent(workers: Workers, fork: Callable[[], int]) -> None:
-    limiter = workers.limiter
-    workers.break_down()
+def test_forked_child_is_not_blocked_by_a_lock_held_in_its_parent(broken: Workers, fork: Callable[[], int]) -> None:
+    limiter = broken.limiter
     limiter.check(hits())
     thread, let_go = in_the_middle_of(guard_lock(limiter))
     threading.Timer(0.2, let_go.set).start()
@@ -156,9 +155,8 @@ def test_forked_child_is_not_blocked_by_a_lock_held_in_its_parent(workers: Worke
 
 
 @unannounced
-def test_child_forked_in_c_inherits_no_pending_charges(workers: Workers) -> None:
-    limiter = workers.limiter
-    workers.break_down()
+def test_child_forked_in_c_inherits_no_pending_charges(broken: Workers) -> None:
+    limiter = broken.limiter
     limiter.check(hits())
 
     def look() -> None:
@@ -191,16 +189,14 @@ def comes_to_an_end(act: Callable[[], object]) -> bool:
     return not thread.is_alive()
 
 
-def test_two_forks_at_once_leave_no_lock_of_a_guard_held(workers: Workers) -> None:
-    workers.break_down()
-
+def test_two_forks_at_once_leave_no_lock_of_a_guard_held(broken: Workers) -> None:
     def check() -> None:
-        for limiter in workers.limiters:
+        for limiter in broken.limiters:
             limiter.check(hits())
 
     check()
 
-    assert forked_twice_while(map(guard_lock, workers.limiters), check) == [0, 0]
+    assert forked_twice_while(map(guard_lock, broken.limiters), check) == [0, 0]
     assert comes_to_an_end(check)
 
 

@@ -37,10 +37,8 @@ from support.rates import RATES
 from support.waiting import PATIENCE, until
 
 
-def test_policy_local_limits_like_the_storage(workers: Workers) -> None:
-    workers.break_down()
-
-    decisions = [workers.limiter.check(hits("5/minute")) for _ in range(7)]
+def test_policy_local_limits_like_the_storage(broken: Workers) -> None:
+    decisions = [broken.limiter.check(hits("5/minute")) for _ in range(7)]
 
     assert [decision.allowed for decision in decisions] == [True] * 5 + [False] * 2
     assert {decision.decided_by for decision in decisions} == {"local"}
@@ -62,21 +60,18 @@ def test_error_of_a_subclass_that_sets_no_fields_begins_an_outage(workers: Worke
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_worker_whose_outage_is_interrupted_when_it_begins_admits_its_share(make: Callable[..., Workers]) -> None:
-    workers = make(4)
-    workers.break_down()
+    workers = make(4, broken=True)
 
     def check() -> None:
         workers.limiter.check(hits("8/minute"))
 
     for point in interrupted(check):
         assert workers.admitted(hits("8/minute"), 9)[0] <= 2, point
-        workers = make(4)
-        workers.break_down()
+        workers = make(4, broken=True)
 
 
 def test_policy_allow_admits_every_check(make: Callable[..., Workers]) -> None:
-    workers = make(on_error="allow")
-    workers.break_down()
+    workers = make(on_error="allow", broken=True)
 
     decisions = [workers.limiter.check(hits("1/minute")) for _ in range(7)]
 
@@ -86,8 +81,7 @@ def test_policy_allow_admits_every_check(make: Callable[..., Workers]) -> None:
 
 
 def test_policy_deny_raises_an_error_with_retry_after(make: Callable[..., Workers]) -> None:
-    workers = make(on_error="deny")
-    workers.break_down()
+    workers = make(on_error="deny", broken=True)
 
     for _ in range(3):
         with pytest.raises(StorageDenied, match="it is broken") as caught:
@@ -126,8 +120,7 @@ def test_strictest_policy_among_the_hits_of_a_check_decides(
     policies: tuple[OnStorageError | None, OnStorageError | None],
     outcome: str | type[StorageError],
 ) -> None:
-    workers = make(on_error="deny")
-    workers.break_down()
+    workers = make(on_error="deny", broken=True)
     limiter = workers.limiter
     both = tuple(
         hit
@@ -145,10 +138,9 @@ def test_strictest_policy_among_the_hits_of_a_check_decides(
 
 
 @pytest.mark.parametrize("policy", ["raise", "deny"])
-def test_shadow_refuses_no_check_under_any_policy(workers: Workers, policy: OnStorageError) -> None:
-    workers.break_down()
+def test_shadow_refuses_no_check_under_any_policy(broken: Workers, policy: OnStorageError) -> None:
     shadow = hits_for("1/minute", scope="x", shadow=True, on_storage_error=policy)
-    assert [workers.limiter.check(shadow).allowed for _ in range(3)] == [True] * 3
+    assert [broken.limiter.check(shadow).allowed for _ in range(3)] == [True] * 3
 
 
 def test_peek_in_an_outage_is_answered_and_charges_nothing(workers: Workers) -> None:
@@ -161,10 +153,9 @@ def test_peek_in_an_outage_is_answered_and_charges_nothing(workers: Workers) -> 
     assert limiter.peek(hits("5/minute")).remaining == 4
 
 
-def test_check_many_in_an_outage_decides_one_check_after_the_other(workers: Workers) -> None:
-    workers.break_down()
+def test_check_many_in_an_outage_decides_one_check_after_the_other(broken: Workers) -> None:
     plans = [hits("1/minute", subject="ada"), hits("1/minute", subject="bob"), hits("1/minute", subject="ada")]
-    assert [decision.allowed for decision in workers.limiter.check_many(plans)] == [True, True, False]
+    assert [decision.allowed for decision in broken.limiter.check_many(plans)] == [True, True, False]
 
 
 @pytest.mark.parametrize("breaker", ["closed", "open"])
@@ -192,11 +183,9 @@ def test_batch_in_an_outage_charges_nothing_if_one_of_its_checks_raises(
 
 @pytest.mark.parametrize(("many", "each"), [(1, 10), (2, 5), (3, 3), (4, 2), (10, 1), (11, 0)])
 def test_each_worker_admits_its_share_of_the_limit(make: Callable[..., Workers], many: int, each: int) -> None:
-    workers = make(many)
-    workers.break_down()
+    workers = make(many, broken=True)
     workers.admitted(hits("10/minute", subject="bob"), 1)
     workers.clock.advance(60)
-
     assert workers.admitted(hits("10/minute"), 11) == [each] * many
 
 
@@ -204,8 +193,7 @@ def test_each_worker_admits_its_share_of_the_limit(make: Callable[..., Workers],
 def test_half_the_limit_of_an_unknown_client_counts_as_used_in_the_first_window(
     make: Callable[..., Workers], many: int, each: int
 ) -> None:
-    workers = make(many)
-    workers.break_down()
+    workers = make(many, broken=True)
 
     assert workers.admitted(hits("60/minute"), 61) == [each] * many
     workers.clock.advance(59.9)
@@ -219,8 +207,7 @@ def test_unknown_client_gets_half_the_slots_of_a_worker_rounded_up(
     make: Callable[..., Workers], many: int, each: int
 ) -> None:
     """Of four slots. A single worker has all of them."""
-    workers = make(many)
-    workers.break_down()
+    workers = make(many, broken=True)
     assert workers.admitted(FOUR, 5) == [each] * many
 
 
@@ -257,8 +244,7 @@ def test_workers_that_begin_with_more_than_their_share_of_a_burst_refill_more_sl
 ) -> None:
     """Ten workers, each of which begins with the one unit that the bucket holds, share 20 + 1 units of ten seconds."""
     plan = hits(Rule(10, 20, algorithm="token_bucket", burst=1))
-    workers = make(10)
-    workers.break_down()
+    workers = make(10, broken=True)
 
     admitted = sum(workers.admitted(plan, 2))
     for _ in range(20):
@@ -269,8 +255,7 @@ def test_workers_that_begin_with_more_than_their_share_of_a_burst_refill_more_sl
 
 
 def test_client_without_a_share_gets_a_retry_after_of_one_second(make: Callable[..., Workers]) -> None:
-    workers = make(3)
-    workers.break_down()
+    workers = make(3, broken=True)
     decision = workers.limiter.check(hits("2/hour"))
     assert (decision.allowed, decision.remaining, decision.retry_after) == (False, 0, 1)
 
@@ -289,8 +274,7 @@ def test_workers_in_an_outage_admit_no_more_than_the_rule_in_any_window(
 ) -> None:
     takes_burst = "burst" in ALGORITHMS[algorithm].PARAMETERS
     plan = hits(Rule(10, 20, algorithm=algorithm, burst=burst))
-    workers = make(many)
-    workers.break_down()
+    workers = make(many, broken=True)
     times: list[int] = []
 
     for _ in range(30):
@@ -451,10 +435,9 @@ def test_failed_renewal_of_slots_begins_an_outage(workers: Workers) -> None:
     assert work.limiter.health().given_up == 0
 
 
-def test_failed_peek_begins_an_outage(workers: Workers) -> None:
-    workers.break_down()
-    workers.limiter.peek(hits())
-    assert workers.limiter.health().state == "failed"
+def test_failed_peek_begins_an_outage(broken: Workers) -> None:
+    broken.limiter.peek(hits())
+    assert broken.limiter.health().state == "failed"
 
 
 def test_simultaneous_failures_are_one_outage_and_no_error(workers: Workers) -> None:
@@ -599,14 +582,13 @@ def test_reply_after_the_clock_of_the_server_stepped_back_is_remembered() -> Non
 
 
 @pytest.mark.slow
-def test_only_a_probe_asks_the_storage_once_a_second(workers: Workers) -> None:
-    workers.break_down()
+def test_only_a_probe_asks_the_storage_once_a_second(broken: Workers) -> None:
     end = time.monotonic() + 2.5
     while time.monotonic() < end:
-        workers.limiter.check(hits())
+        broken.limiter.check(hits())
         time.sleep(0.001)
 
-    first, *probes = workers.storage.asked
+    first, *probes = broken.storage.asked
 
     assert 2 <= len(probes) <= 3
     assert probes[0] - first < 1
@@ -614,8 +596,7 @@ def test_only_a_probe_asks_the_storage_once_a_second(workers: Workers) -> None:
 
 
 def test_a_probe_leaves_no_key_in_the_storage(make: Callable[..., Workers]) -> None:
-    workers = make(on_error="allow")
-    workers.break_down()
+    workers = make(on_error="allow", broken=True)
     workers.limiter.check(hits())
     workers.mend()
     workers.clock.advance(2)
@@ -624,15 +605,14 @@ def test_a_probe_leaves_no_key_in_the_storage(make: Callable[..., Workers]) -> N
     assert [stored.key for stored in workers.storage.keys("")] == [hits(subject="bob")[0].key]
 
 
-def test_a_forked_child_probes_by_itself_and_leaves_charges_to_its_parent(workers: Workers) -> None:
-    limiter = workers.limiter
-    workers.break_down()
+def test_a_forked_child_probes_by_itself_and_leaves_charges_to_its_parent(broken: Workers) -> None:
+    limiter = broken.limiter
     limiter.check(hits())
 
     def probe() -> None:
         assert limiter.health().pending == 0
         limiter.check(hits())
-        workers.mend()
+        broken.mend()
         assert limiter.check(hits()).decided_by not in FALLBACKS
 
     assert exit_code_of_child(probe) == 0

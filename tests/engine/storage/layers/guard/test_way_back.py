@@ -82,62 +82,54 @@ storage.error = None
     assert ended.stdout.split() == ["6"]
 
 
-def test_closing_a_limiter_makes_its_pending_charges_first(workers: Workers) -> None:
+def test_closing_a_limiter_makes_its_pending_charges_first(broken: Workers) -> None:
     """As a worker of Celery does when it ends."""
-    workers.break_down()
-    assert workers.admitted(hits("10/minute"), 4) == [4]
-    workers.storage.error = None
+    assert broken.admitted(hits("10/minute"), 4) == [4]
+    broken.storage.error = None
 
-    workers.limiter.close()
+    broken.limiter.close()
 
-    assert workers.storage.peek(hits("10/minute")).remaining == 6
-
-
-def test_limiter_closed_in_an_outage_returns_to_the_storage_when_used_again(workers: Workers) -> None:
-    workers.break_down()
-    workers.limiter.check(hits("100/minute"))
-    workers.limiter.close()
-    workers.storage.error = None
-
-    until(lambda: workers.limiter.check(hits("100/minute")).decided_by not in FALLBACKS)
+    assert broken.storage.peek(hits("10/minute")).remaining == 6
 
 
-def test_charge_whose_window_has_passed_is_not_made(workers: Workers) -> None:
+def test_limiter_closed_in_an_outage_returns_to_the_storage_when_used_again(broken: Workers) -> None:
+    broken.limiter.check(hits("100/minute"))
+    broken.limiter.close()
+    broken.storage.error = None
+    until(lambda: broken.limiter.check(hits("100/minute")).decided_by not in FALLBACKS)
+
+
+def test_charge_whose_window_has_passed_is_not_made(broken: Workers) -> None:
     plan = hits("10/minute; 15/hour")
-    workers.break_down()
-    assert workers.limiter.check(plan).allowed
-    workers.clock.advance(61)
+    assert broken.limiter.check(plan).allowed
+    broken.clock.advance(61)
 
-    workers.mend()
+    broken.mend()
 
-    assert [status.remaining for status in workers.limiter.peek(plan).statuses] == [10, 14]
+    assert [status.remaining for status in broken.limiter.peek(plan).statuses] == [10, 14]
 
 
 @pytest.mark.parametrize("algorithm", ["token_bucket", "leaky_bucket", "gcra"])
-def test_pending_charge_that_does_not_fit_takes_all_that_remains(workers: Workers, algorithm: str) -> None:
+def test_pending_charge_that_does_not_fit_takes_all_that_remains(broken: Workers, algorithm: str) -> None:
     plan = hits(rule(algorithm, 10, 5))
-    workers.break_down()
-    assert workers.admitted(plan) == [5]
-    MemoryStorage.check(workers.storage, hits(rule(algorithm, 10, 5), cost=3))
+    assert broken.admitted(plan) == [5]
+    MemoryStorage.check(broken.storage, hits(rule(algorithm, 10, 5), cost=3))
 
-    workers.mend()
+    broken.mend()
 
-    assert workers.limiter.peek(plan).remaining == 0
+    assert broken.limiter.peek(plan).remaining == 0
 
 
 @pytest.mark.parametrize("algorithm", ["token_bucket", "leaky_bucket", "gcra"])
-def test_pending_charges_that_follow_one_that_does_not_fit_leave_nothing_of_it(
-    workers: Workers, algorithm: str
-) -> None:
+def test_pending_charges_that_follow_one_that_does_not_fit_leave_nothing_of_it(broken: Workers, algorithm: str) -> None:
     plan = {cost: hits_for(Rule(10, 10, algorithm=algorithm, burst=10), scope="api", cost=cost) for cost in (1, 5)}
-    workers.break_down()
     for cost, seconds in [(5, 1), (1, 0), (5, 1), (1, 1), (1, 1)]:
-        assert workers.limiter.check(plan[cost]).allowed
-        workers.clock.advance(seconds)
+        assert broken.limiter.check(plan[cost]).allowed
+        broken.clock.advance(seconds)
 
-    workers.mend()
+    broken.mend()
 
-    assert workers.limiter.peek(plan[1]).remaining == 0, "13 units were admitted in 4 seconds"
+    assert broken.limiter.peek(plan[1]).remaining == 0, "13 units were admitted in 4 seconds"
 
 
 @pytest.mark.parametrize(
@@ -187,16 +179,15 @@ def test_a_check_that_only_its_second_attempt_may_have_charged_is_charged_once(w
     assert storage.peek(hits("5/minute")).remaining == 4
 
 
-def test_pending_charges_without_a_reply_are_repeated_and_count_once(workers: Workers) -> None:
-    workers.break_down()
-    assert workers.admitted(hits("5/minute"), 3) == [3]
-    batches = loses_the_first_reply(workers.storage, "check_many")
+def test_pending_charges_without_a_reply_are_repeated_and_count_once(broken: Workers) -> None:
+    assert broken.admitted(hits("5/minute"), 3) == [3]
+    batches = loses_the_first_reply(broken.storage, "check_many")
 
-    workers.mend()
+    broken.mend()
 
     assert [len(many) for many, _ in batches] == [3, 3]
-    assert workers.limiter.peek(hits("5/minute")).remaining == 2
-    assert str(workers.limiter.health().error) == "it is broken", "the charges were repeated without another probe"
+    assert broken.limiter.peek(hits("5/minute")).remaining == 2
+    assert str(broken.limiter.health().error) == "it is broken", "the charges were repeated without another probe"
 
 
 def test_charge_that_the_storage_refuses_is_given_up_and_others_are_made(workers: Workers) -> None:
@@ -248,20 +239,19 @@ def test_each_check_that_threads_get_admitted_around_an_outage_is_charged_once(w
 @pytest.mark.parametrize("mended_first", [False, True], ids=["settled before its end", "settled after its end"])
 @pytest.mark.parametrize("units", [0, 1, 3])
 def test_settlement_applies_to_a_charge_of_an_outage_before_and_after_its_end(
-    workers: Workers, *, units: int, mended_first: bool
+    broken: Workers, *, units: int, mended_first: bool
 ) -> None:
-    limiter = workers.limiter
-    workers.break_down()
+    limiter = broken.limiter
     decision = limiter.check(hits("5/minute"))
     limiter.check(hits("5/minute"))
     if mended_first:
-        workers.mend()
+        broken.mend()
 
     limiter.settle(decision, units)
 
     if not mended_first:
         assert limiter.peek(hits("5/minute")).remaining == 4 - units
-        workers.mend()
+        broken.mend()
     assert limiter.peek(hits("5/minute")).remaining == 4 - units
 
 
@@ -303,8 +293,7 @@ def test_debt_of_checks_in_an_outage_refuses_as_long_as_any_other(
 
 
 def test_used_up_share_refuses_a_check_without_an_estimate(make: Callable[..., Workers]) -> None:
-    workers = make(2)
-    workers.break_down()
+    workers = make(2, broken=True)
     for rules, scope in (("5/minute", "some"), ("1/minute", "none")):
         workers.admitted(hits(rules, scope=scope))
         plan = hits_for(rules, scope=scope, subject="user:ada", cost=0, settle=True)
@@ -669,8 +658,7 @@ def test_storage_alone_decides_after_all_charges_are_made(returning: Workers) ->
 
 
 def test_client_that_is_new_after_an_outage_has_its_whole_limit(make: Callable[..., Workers]) -> None:
-    workers = make(2)
-    workers.break_down()
+    workers = make(2, broken=True)
     workers.admitted(hits("60/minute", subject="bob"), 1)
     workers.mend()
 
@@ -708,15 +696,14 @@ def test_late_failure_after_an_outage_is_charged_and_begins_no_new_outage(worker
     assert limiter.peek(plan).remaining == 8
 
 
-def test_keys_of_an_outage_are_forgotten_when_their_windows_have_passed(workers: Workers) -> None:
-    limiter = workers.limiter
-    workers.break_down()
+def test_keys_of_an_outage_are_forgotten_when_their_windows_have_passed(broken: Workers) -> None:
+    limiter = broken.limiter
     for n in range(100):
         limiter.check(hits("30/minute", subject=f"client-{n}"))
-    workers.mend()
+    broken.mend()
     assert limiter.health().fallback_keys == 100
 
-    workers.clock.advance(61)  # a second longer than the window, in case another rule for the key has a lease
+    broken.clock.advance(61)  # a second longer than the window, in case another rule for the key has a lease
     for _ in range(100):
         limiter.check(hits("30/minute", subject="bob"))
 
