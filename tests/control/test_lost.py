@@ -24,6 +24,11 @@ def serving(server: Server) -> Shop:
     return shop
 
 
+@pytest.fixture
+def shop(own_server: Server) -> Shop:
+    return serving(own_server)
+
+
 def document_in(server: Server) -> Any:
     return server.client().hgetall(DOCUMENT)
 
@@ -54,8 +59,9 @@ def put_back(shop: Shop) -> list[Any]:
     return [each for each in shop.control.history() if each["what"] == "put back"]
 
 
-def test_denial_is_put_back_after_a_restart_that_lost_it(own_server: Server, caplog: pytest.LogCaptureFixture) -> None:
-    shop = serving(own_server)
+def test_denial_is_put_back_after_a_restart_that_lost_it(
+    shop: Shop, own_server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
     shop.control.deny(CLIENT, lasting=True)
     shop.control.ban("203.0.113.1", for_="2h")
     before = shop.control.entries()
@@ -129,8 +135,7 @@ def test_change_made_right_after_the_loss_is_not_said_to_be_put_back(own_server:
     assert [each["entry"] for each in put_back(worker)] == ["the end of all earlier changes"]
 
 
-def test_older_snapshot_is_replaced_by_the_copy_of_a_worker(own_server: Server) -> None:
-    shop = serving(own_server)
+def test_older_snapshot_is_replaced_by_the_copy_of_a_worker(shop: Shop, own_server: Server) -> None:
     shop.control.deny("10.0.0.1", lasting=True)
     undone = shop.control.deny("10.0.0.2", lasting=True)
     snapshot = document_in(own_server)
@@ -142,8 +147,9 @@ def test_older_snapshot_is_replaced_by_the_copy_of_a_worker(own_server: Server) 
     assert denied(shop) == {"10.0.0.1"}
 
 
-def test_deleted_document_stays_deleted_and_is_logged(own_server: Server, caplog: pytest.LogCaptureFixture) -> None:
-    shop = serving(own_server)
+def test_deleted_document_stays_deleted_and_is_logged(
+    shop: Shop, own_server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
     shop.control.deny(CLIENT, lasting=True)
 
     own_server.client().flushall()
@@ -155,8 +161,7 @@ def test_deleted_document_stays_deleted_and_is_logged(own_server: Server, caplog
     assert shop.control.entries() == ()
 
 
-def test_expired_entry_is_not_put_back(own_server: Server) -> None:
-    shop = serving(own_server)
+def test_expired_entry_is_not_put_back(shop: Shop, own_server: Server) -> None:
     shop.control.deny(CLIENT, for_=1)
     until(lambda: shop.control.entries() == ())
 
@@ -188,8 +193,7 @@ def test_worker_without_permission_to_write_or_inspect_keeps_its_copy_in_force_a
     assert shop.denies()
 
 
-def test_lifted_denial_stays_lifted_after_a_restart_from_a_snapshot(own_server: Server) -> None:
-    shop = serving(own_server)
+def test_lifted_denial_stays_lifted_after_a_restart_from_a_snapshot(shop: Shop, own_server: Server) -> None:
     lifted = shop.control.deny(CLIENT, lasting=True)
     snapshot = document_in(own_server)
     shop.control.undo(lifted.id)
@@ -218,8 +222,9 @@ def test_lifted_denial_stays_lifted_after_a_restart_though_a_worker_missed_that(
     assert not shop_on(own_server.tcp_url).denies()
 
 
-def test_document_deleted_after_a_restart_stays_deleted(own_server: Server, caplog: pytest.LogCaptureFixture) -> None:
-    shop = serving(own_server)
+def test_document_deleted_after_a_restart_stays_deleted(
+    shop: Shop, own_server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
     shop.control.deny(CLIENT, lasting=True)
     shop.follower.close()
     restart(own_server, document_in(own_server))
@@ -232,8 +237,7 @@ def test_document_deleted_after_a_restart_stays_deleted(own_server: Server, capl
     assert shop.control.entries() == ()
 
 
-def test_denial_is_put_back_when_a_full_server_evicts_it(own_server: Server) -> None:
-    shop = serving(own_server)
+def test_denial_is_put_back_when_a_full_server_evicts_it(shop: Shop, own_server: Server) -> None:
     shop.control.deny(CLIENT, lasting=True)
     client: Any = own_server.client()
     client.config_set("maxmemory-policy", "allkeys-random")
@@ -252,9 +256,8 @@ def test_denial_is_put_back_when_a_full_server_evicts_it(own_server: Server) -> 
 
 
 def test_denial_is_put_back_when_a_server_was_the_replica_of_one_without_it(
-    own_server: Server, server_binaries: dict[str, Binary]
+    shop: Shop, own_server: Server, server_binaries: dict[str, Binary]
 ) -> None:
-    shop = serving(own_server)
     shop.control.deny(CLIENT, lasting=True)
     shop.follower.close()
     client: Any = own_server.client()
@@ -271,8 +274,7 @@ def test_denial_is_put_back_when_a_server_was_the_replica_of_one_without_it(
     assert shop_on(own_server.tcp_url).denies()
 
 
-def test_change_is_newer_than_the_one_before_although_the_clock_went_back(own_server: Server) -> None:
-    shop = serving(own_server)
+def test_change_is_newer_than_the_one_before_although_the_clock_went_back(shop: Shop, own_server: Server) -> None:
     lifted = shop.control.deny(CLIENT, lasting=True)
     shop.follower.close()
     own_server.client().hset(DOCUMENT, "stamp", f"1-{written_at(stamp_in(shop)) + 300_000}-clock")
@@ -287,8 +289,7 @@ def test_change_is_newer_than_the_one_before_although_the_clock_went_back(own_se
     assert not shop.denies()
 
 
-def test_server_is_not_inspected_at_each_look_while_nothing_was_changed(own_server: Server) -> None:
-    shop = serving(own_server)
+def test_server_is_not_inspected_at_each_look_while_nothing_was_changed(shop: Shop, own_server: Server) -> None:
     with own_server.client() as client:
 
         def inspected() -> int:
@@ -308,9 +309,8 @@ def test_server_is_not_inspected_at_each_look_while_nothing_was_changed(own_serv
 
 
 def test_error_of_a_change_whose_reply_is_lost_says_that_it_may_have_been_made(
-    own_server: Server, monkeypatch: pytest.MonkeyPatch
+    shop: Shop, own_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shop = serving(own_server)
     shop.control.deny("203.0.113.1", lasting=True)  # the server knows the script from now on
     write = StoreInStorage.write
 

@@ -28,6 +28,11 @@ def app() -> Flask:
     return Flask("shop")
 
 
+@pytest.fixture
+def limiter(app: Flask) -> Limiter:
+    return Limiter(get_remote_address, app=app)
+
+
 def named(name: str) -> Callable[[], str]:
     """A view with a name of its own: Flask-Limiter finds limits by the names of functions."""
 
@@ -107,8 +112,7 @@ def test_signals_and_current_decision_report_limits_of_the_bridge(app: Flask) ->
     ]
 
 
-def test_limits_of_both_kinds_apply_to_one_view(app: Flask) -> None:
-    limiter = Limiter(get_remote_address, app=app)
+def test_limits_of_both_kinds_apply_to_one_view(limiter: Limiter, app: Flask) -> None:
     app.get("/theirs", endpoint="theirs")(limiter.limit("1/minute")(named("v3")))
     app.get("/ours", endpoint="ours")(rate_limiter(rules="2/minute")(named("v4")))
     app.get("/both", endpoint="both")(limiter.limit("2/minute")(rate_limiter(rules="1/minute")(named("v5"))))
@@ -118,8 +122,7 @@ def test_limits_of_both_kinds_apply_to_one_view(app: Flask) -> None:
     assert codes(app, 2, "/both") == [200, 429]
 
 
-def test_freeze_sets_the_clock_of_bridge_limits(app: Flask) -> None:
-    limiter = Limiter(get_remote_address, app=app)
+def test_freeze_sets_the_clock_of_bridge_limits(limiter: Limiter, app: Flask) -> None:
     app.get("/")(limiter.limit("1/hour")(named("v6")))
 
     with testing.freeze(app) as clock:
@@ -129,8 +132,7 @@ def test_freeze_sets_the_clock_of_bridge_limits(app: Flask) -> None:
         assert seen + codes(app, 1) == [200, 429, 200]
 
 
-def test_bridge_limits_can_be_switched_off_in_tests(app: Flask) -> None:
-    limiter = Limiter(get_remote_address, app=app)
+def test_bridge_limits_can_be_switched_off_in_tests(limiter: Limiter, app: Flask) -> None:
     app.get("/")(limiter.limit("1/hour")(named("v7")))
     with testing.enabled(app, False):
         assert codes(app, 3) == [200, 200, 200]
@@ -184,9 +186,7 @@ def test_with_statement_keeps_its_limit_during_another_request(app: Flask) -> No
     assert codes(app, 3, "/?limit=1/hour") == [200, 429, 429]
 
 
-def test_with_statement_remembers_only_its_latest_limit(app: Flask) -> None:
-    limiter = Limiter(get_remote_address, app=app)
-
+def test_with_statement_remembers_only_its_latest_limit(limiter: Limiter, app: Flask) -> None:
     @app.get("/<int:count>")
     def index(count: int) -> str:
         with limiter.limit(f"{count}/minute"):
@@ -197,9 +197,8 @@ def test_with_statement_remembers_only_its_latest_limit(app: Flask) -> None:
 
 
 def test_request_passes_while_another_calls_a_limited_function_for_the_first_time(
-    app: Flask, monkeypatch: pytest.MonkeyPatch
+    limiter: Limiter, app: Flask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    limiter = Limiter(get_remote_address, app=app)
     send, registry = limiter.limit("9/minute")(named("send")), limiter.registry
     app.get("/", endpoint="index")(lambda: f"{send()}")
     limits_of = registry.limits_of
@@ -325,9 +324,8 @@ def test_overrides_change_limits_of_the_bridge(
 @pytest.mark.parametrize("at", ["index", "index:GET", "index:part", "mail"])
 @pytest.mark.parametrize("scope", ["index:GET", "index:part", "mail"])
 def test_limit_with_a_scope_of_its_own_is_overridden_at_its_endpoint_and_at_its_scope(
-    app: Flask, scope: str, at: str
+    limiter: Limiter, app: Flask, scope: str, at: str
 ) -> None:
-    limiter = Limiter(get_remote_address, app=app)
     kinds = {
         "index:GET": limiter.limit("9/minute", per_method=True),
         "index:part": limiter.limit("9/minute", scope="part"),
@@ -345,8 +343,7 @@ def test_limit_with_a_scope_of_its_own_is_overridden_at_its_endpoint_and_at_its_
     assert ("Fail (0 out of" if changed else "Pass (7 out of") in standing
 
 
-def test_override_of_a_shared_limit_at_an_endpoint_applies_there_alone(app: Flask) -> None:
-    limiter = Limiter(get_remote_address, app=app)
+def test_override_of_a_shared_limit_at_an_endpoint_applies_there_alone(limiter: Limiter, app: Flask) -> None:
     mail = limiter.shared_limit("2/minute", "mail")
     for endpoint in ("invite", "remind"):
         app.get(f"/{endpoint}", endpoint=endpoint)(mail(named(endpoint)))
@@ -376,8 +373,7 @@ def test_override_of_a_rule_changes_each_limit_of_this_name_in_requests_and_in_l
     assert shown_limits(app, "index").count("2 per day") == 3
 
 
-def test_limits_of_one_name_that_an_override_gives_the_same_rules_count_as_one(app: Flask) -> None:
-    limiter = Limiter(get_remote_address, app=app)
+def test_limits_of_one_name_that_an_override_gives_the_same_rules_count_as_one(limiter: Limiter, app: Flask) -> None:
     app.get("/", endpoint="index")(limiter.limit("9/minute; 5/hour; 9/day")(named("v34")))
     with app.app_context():
         override = app.extensions["multilimit"].control.override
@@ -386,8 +382,7 @@ def test_limits_of_one_name_that_an_override_gives_the_same_rules_count_as_one(a
     assert codes(app, 3) == [200, 200, 429]
 
 
-def test_override_of_one_limit_keeps_the_cost_of_another(app: Flask) -> None:
-    limiter = Limiter(get_remote_address, app=app)
+def test_override_of_one_limit_keeps_the_cost_of_another(limiter: Limiter, app: Flask) -> None:
     view = limiter.limit("9/hour", cost=3)(limiter.limit("9/minute")(named("v35")))
     app.get("/", endpoint="index")(view)
     with app.app_context():
@@ -396,9 +391,9 @@ def test_override_of_one_limit_keeps_the_cost_of_another(app: Flask) -> None:
     assert codes(app, 4) == [200, 200, 200, 429]
 
 
-def test_limit_that_is_overridden_at_its_endpoint_can_be_asked_and_reset_by_hand_in_a_request(app: Flask) -> None:
-    limiter = Limiter(get_remote_address, app=app)
-
+def test_limit_that_is_overridden_at_its_endpoint_can_be_asked_and_reset_by_hand_in_a_request(
+    limiter: Limiter, app: Flask
+) -> None:
     @app.get("/", endpoint="index")
     @limiter.shared_limit("9/minute", "mail")
     def index() -> str:
@@ -421,9 +416,8 @@ def test_limit_that_is_overridden_at_its_endpoint_can_be_asked_and_reset_by_hand
     "override", [{"rule": "2/minute", "rules": "3/hour"}, {"times": 1.5}, {"limiter": "limit-2", "times": 1.5}], ids=str
 )
 def test_overridden_limit_charges_only_responses_that_deduct_when_accepts(
-    app: Flask, override: dict[str, Any], scope: dict[str, Any]
+    limiter: Limiter, app: Flask, override: dict[str, Any], scope: dict[str, Any]
 ) -> None:
-    limiter = Limiter(get_remote_address, app=app)
     make: Any = limiter.shared_limit if scope else limiter.limit
     failures = make("2/minute", **scope, deduct_when=lambda response: response.status_code == 401)
     app.get("/<int:status>", endpoint="login")(failures(lambda status: ("", status)))
@@ -446,8 +440,9 @@ def test_refusal_by_a_rule_that_an_override_put_in_place_of_a_limit_names_that_l
     assert breached == ["hour"]
 
 
-def test_flask_limiter_shows_what_is_left_when_an_override_puts_two_rules_in_place_of_a_limit(app: Flask) -> None:
-    limiter = Limiter(get_remote_address, app=app)
+def test_flask_limiter_shows_what_is_left_when_an_override_puts_two_rules_in_place_of_a_limit(
+    limiter: Limiter, app: Flask
+) -> None:
     app.get("/", endpoint="index")(limiter.limit("2/minute")(named("v31")))
     with app.app_context():
         override = app.extensions["multilimit"].control.override
@@ -458,9 +453,9 @@ def test_flask_limiter_shows_what_is_left_when_an_override_puts_two_rules_in_pla
     assert "2 per 1 minute: Fail (0 out of 2 remaining)" in shown
 
 
-def test_current_limits_show_what_is_left_of_each_limit_that_an_override_has_replaced(app: Flask) -> None:
-    limiter = Limiter(get_remote_address, app=app)
-
+def test_current_limits_show_what_is_left_of_each_limit_that_an_override_has_replaced(
+    limiter: Limiter, app: Flask
+) -> None:
     @app.get("/", endpoint="index")
     @limiter.shared_limit("8/hour", "mail")
     @limiter.limit("3/hour; 3/minute; 7/second")
@@ -621,8 +616,7 @@ def test_check_why_and_reset_say_that_they_do_not_know_limits_of_the_bridge(app:
     assert "passes: nothing refuses it now" in said("why", "127.0.0.1", "--endpoint", "own")
 
 
-def test_limits_command_shows_options_of_bridge_limits(app: Flask) -> None:
-    limiter = Limiter(get_remote_address, app=app)
+def test_limits_command_shows_options_of_bridge_limits(limiter: Limiter, app: Flask) -> None:
     options: dict[str, Any] = {"methods": ["post"], "cost": 2, "exempt_when": lambda: False}
     limited = limiter.limit("5/minute", deduct_when=lambda _: True, **options)(named("v22"))
     app.route("/", methods=["GET", "POST"], endpoint="index")(limiter.shared_limit("0/day", "mail")(limited))
@@ -659,15 +653,13 @@ def test_limits_command_lists_routes_without_a_view(app: Flask) -> None:
     assert listed(app, "elsewhere") == [("9/hour", "Flask-Limiter: default limit", "")]
 
 
-def test_limits_command_lists_limits_that_depend_on_the_request(app: Flask) -> None:
-    limiter = Limiter(get_remote_address, app=app)
+def test_limits_command_lists_limits_that_depend_on_the_request(limiter: Limiter, app: Flask) -> None:
     app.get("/", endpoint="index")(limiter.limit(lambda: request.args["plan"])(named("v23")))
     ((name, where, _),) = listed(app, "index")
     assert (name, where.startswith("Flask-Limiter: ")) == ("limit", True)
 
 
-def test_limits_command_shows_an_override_of_a_bridge_limit(app: Flask) -> None:
-    limiter = Limiter(get_remote_address, app=app)
+def test_limits_command_shows_an_override_of_a_bridge_limit(limiter: Limiter, app: Flask) -> None:
     app.get("/", endpoint="index")(limiter.limit("5/minute")(named("v24")))
     with app.app_context():
         app.extensions["multilimit"].control.override(
