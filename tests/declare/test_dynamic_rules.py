@@ -144,19 +144,18 @@ class TestFailingCallable:
         assert "for a subject without any, this error ends the request" in message
 
 
-def test_client_that_makes_the_callable_fail_does_not_become_unlimited(app: Flask, storage: RecordingStorage) -> None:
+def test_client_that_makes_the_callable_fail_does_not_become_unlimited(limited_app: Flask) -> None:
     def by_plan() -> Any:
         int(request.args.get("page", 1))
         return PLANS[request.headers["X-Plan"]]
 
-    MultiLimit(app, storage=storage)
-    app.add_url_rule("/", "view", rate_limiter(type=api_key, name="api_key", rules=by_plan)(view()))
-    production(app)
-    assert get(app, "s", "staff") == 200
+    limited_app.add_url_rule("/", "view", rate_limiter(type=api_key, name="api_key", rules=by_plan)(view()))
+    production(limited_app)
+    assert get(limited_app, "s", "staff") == 200
 
-    bad = [ask(app, "/?page=x", headers={"X-Key": "f", "X-Plan": "free"}).status_code for _ in range(3)]
-    good = [get(app, "f", "free") for _ in range(2)]
-    afterwards = [ask(app, "/?page=x", headers={"X-Key": key, "X-Plan": "free"}).status_code for key in "fs"]
+    bad = [ask(limited_app, "/?page=x", headers={"X-Key": "f", "X-Plan": "free"}).status_code for _ in range(3)]
+    good = [get(limited_app, "f", "free") for _ in range(2)]
+    afterwards = [ask(limited_app, "/?page=x", headers={"X-Key": key, "X-Plan": "free"}).status_code for key in "fs"]
 
     assert (bad, good, afterwards) == ([500] * 3, [200, 429], [429, 200])
 
@@ -193,13 +192,11 @@ def test_fallback_of_a_shared_subject_overrides_the_last_good_rules(
     assert statuses(app, "/", "/", "/", "/")[-1] == 429
 
 
-def test_failure_for_a_shared_address_without_last_good_rules_is_500(app: Flask, storage: RecordingStorage) -> None:
-    MultiLimit(app, storage=storage)
+def test_failure_for_a_shared_address_without_last_good_rules_is_500(limited_app: Flask) -> None:
     answers = iter([None, RuntimeError("database away")])
     by_address = rate_limiter(type=LimitType.IP, rules=lambda: _returned(next(answers)))
-    app.add_url_rule("/", "view", by_address(view()))
-
-    assert statuses(production(app), "/", "/") == [200, 500]
+    limited_app.add_url_rule("/", "view", by_address(view()))
+    assert statuses(production(limited_app), "/", "/") == [200, 500]
 
 
 @pytest.mark.parametrize("type_", [LimitType.USER, (LimitType.USER, LimitType.IP)], ids=["user", "user at an address"])
@@ -214,13 +211,11 @@ def test_unlimited_user_stays_unlimited_when_the_callable_fails(
     assert statuses(app, "/", "/", "/", "/") == [200] * 4
 
 
-def test_other_limits_are_charged_when_the_callable_fails(app: Flask, storage: RecordingStorage) -> None:
+def test_other_limits_are_charged_when_the_callable_fails(limited_app: Flask) -> None:
     fail = raising(RuntimeError("database away"))
-    MultiLimit(app, storage=storage)
     stack = rate_limiter(type=LimitType.IP, rules="2/minute")(rate_limiter(type=api_key, name="k", rules=fail)(view()))
-    app.add_url_rule("/", "view", stack)
-
-    assert statuses(production(app), "/", "/", "/") == [500, 500, 429]
+    limited_app.add_url_rule("/", "view", stack)
+    assert statuses(production(limited_app), "/", "/", "/") == [500, 500, 429]
 
 
 def test_failing_callable_is_500_although_before_request_answers(
@@ -234,18 +229,17 @@ def test_failing_callable_is_500_although_before_request_answers(
 
 class TestFallback:
     def test_fallback_limits_only_clients_without_last_good_rules(
-        self, app: Flask, storage: RecordingStorage, tiers: Tiers, caplog: pytest.LogCaptureFixture
+        self, limited_app: Flask, tiers: Tiers, caplog: pytest.LogCaptureFixture
     ) -> None:
-        MultiLimit(app, storage=storage)
         by_key = rate_limiter(type=api_key, name="api_key", rules=tiers, fallback="2/minute")
-        app.add_url_rule("/", "view", by_key(view()))
-        assert [get(app, "s", "staff"), get(app, "c", "closed")] == [200, 429]
+        limited_app.add_url_rule("/", "view", by_key(view()))
+        assert [get(limited_app, "s", "staff"), get(limited_app, "c", "closed")] == [200, 429]
 
         tiers.answer = RuntimeError("database away")
 
-        assert [get(app, "new") for _ in range(3)] == [200, 200, 429]
-        assert [get(app, "s") for _ in range(3)] == [200] * 3
-        assert get(app, "c") == 429
+        assert [get(limited_app, "new") for _ in range(3)] == [200, 200, 429]
+        assert [get(limited_app, "s") for _ in range(3)] == [200] * 3
+        assert get(limited_app, "c") == 429
         expected = "and for one that several clients may share, its fallback (2 per 60s): RuntimeError"
         assert expected in caplog.messages[0]
 
@@ -279,14 +273,13 @@ def test_callable_that_returns_nothing_means_no_limit_for_this_request(
     assert failures == []
 
 
-def test_exhausted_iterator_of_rules_counts_as_a_failure(app: Flask, storage: RecordingStorage) -> None:
-    MultiLimit(app, storage=storage)
-    production(app)
+def test_exhausted_iterator_of_rules_counts_as_a_failure(limited_app: Flask) -> None:
+    production(limited_app)
     plan = (Rule(60, count) for count in [3])  # meant as a tuple
-    app.add_url_rule("/", "view", rate_limiter(type=api_key, name="api_key", rules=lambda: plan)(view()))
+    limited_app.add_url_rule("/", "view", rate_limiter(type=api_key, name="api_key", rules=lambda: plan)(view()))
 
-    assert [get(app, "a") for _ in range(4)] == [200, 200, 200, 429], "the last good ones"
-    assert get(app, "b") == 500
+    assert [get(limited_app, "a") for _ in range(4)] == [200, 200, 200, 429], "the last good ones"
+    assert get(limited_app, "b") == 500
 
 
 def test_callable_that_returns_0_refuses_every_request(
@@ -316,10 +309,7 @@ def test_callable_that_returns_0_refuses_every_request_on_a_server(app: Flask, s
 
 
 class TestLastGoodRules:
-    def test_last_good_rules_are_kept_for_each_limiter_of_a_callable(
-        self, app: Flask, storage: RecordingStorage
-    ) -> None:
-        MultiLimit(app, storage=storage)
+    def test_last_good_rules_are_kept_for_each_limiter_of_a_callable(self, limited_app: Flask) -> None:
         broken = False
 
         def by_endpoint() -> Any:
@@ -328,24 +318,21 @@ class TestLastGoodRules:
             )
 
         for name in ("login", "feed"):
-            app.add_url_rule(f"/{name}", name, rate_limiter(rules=by_endpoint)(view()))
-        assert statuses(app, "/login", "/feed") == [200, 200]
+            limited_app.add_url_rule(f"/{name}", name, rate_limiter(rules=by_endpoint)(view()))
+        assert statuses(limited_app, "/login", "/feed") == [200, 200]
 
         broken = True
 
-        assert statuses(app, "/login", "/feed") == [429, 200]
+        assert statuses(limited_app, "/login", "/feed") == [429, 200]
 
-    def test_last_good_rules_of_a_blueprint_are_kept_for_each_endpoint(
-        self, app: Flask, storage: RecordingStorage
-    ) -> None:
-        MultiLimit(app, storage=storage)
+    def test_last_good_rules_of_a_blueprint_are_kept_for_each_endpoint(self, limited_app: Flask) -> None:
         answers: list[Any] = ["1/minute", "1000/minute"]
         shop = rate_limiter(rules=lambda: answers.pop(0))(Blueprint("shop", "shop"))
         for name in ("login", "feed"):
             shop.add_url_rule(f"/{name}", name, view())
-        app.register_blueprint(shop)
+        limited_app.register_blueprint(shop)
 
-        assert statuses(app, "/login", "/feed", "/login", "/feed") == [200, 200, 429, 200]
+        assert statuses(limited_app, "/login", "/feed", "/login", "/feed") == [200, 200, 429, 200]
 
     @pytest.mark.parametrize("shared_by", ["the whole app", "a scope"])
     def test_last_good_rules_of_a_shared_quota_apply_at_every_endpoint(
@@ -362,9 +349,7 @@ class TestLastGoodRules:
         assert statuses(app, "/b", "/a", "/b") == [200, 200, 429]
         assert len(failures) == 1
 
-    def test_last_good_rules_are_those_of_the_latest_call_not_of_the_latest_answer(
-        self, app: Flask, storage: RecordingStorage
-    ) -> None:
+    def test_last_good_rules_are_those_of_the_latest_call_not_of_the_latest_answer(self, limited_app: Flask) -> None:
         begun, go_on, broken = Event(), Event(), False
 
         def slow_for_gold() -> Any:
@@ -375,18 +360,17 @@ class TestLastGoodRules:
                 go_on.wait(PATIENCE)
             return PLANS[request.headers["X-Plan"]]
 
-        MultiLimit(app, storage=storage)
-        app.add_url_rule("/", "view", rate_limiter(type=api_key, name="api_key", rules=slow_for_gold)(view()))
-        late = Thread(target=get, args=(app, "k", "gold"))
+        limited_app.add_url_rule("/", "view", rate_limiter(type=api_key, name="api_key", rules=slow_for_gold)(view()))
+        late = Thread(target=get, args=(limited_app, "k", "gold"))
         late.start()
         assert begun.wait(PATIENCE)
-        get(app, "k", "free")
+        get(limited_app, "k", "free")
         go_on.set()
         late.join(PATIENCE)
 
         broken = True
 
-        assert get(app, "k") == 429
+        assert get(limited_app, "k") == 429
 
     def test_client_whose_last_good_rules_were_forgotten_gets_500(
         self, limited: Flask, tiers: Tiers, monkeypatch: pytest.MonkeyPatch
@@ -500,11 +484,10 @@ class TestCallableWithSubject:
         ids=["optional parameter", "any number of parameters", "optional parameter named subject"],
     )
     def test_optional_parameter_gets_the_subject_only_when_named_subject(
-        self, app: Flask, storage: RecordingStorage, rules: Any, policy: str
+        self, limited_app: Flask, rules: Any, policy: str
     ) -> None:
-        MultiLimit(app, storage=storage)
-        app.add_url_rule("/", "view", rate_limiter(type=LimitType.IP, rules=rules)(view()))
-        assert ask(app).headers["RateLimit-Policy"] == f'"ip-60s";q={policy}'
+        limited_app.add_url_rule("/", "view", rate_limiter(type=LimitType.IP, rules=rules)(view()))
+        assert ask(limited_app).headers["RateLimit-Policy"] == f'"ip-60s";q={policy}'
 
 
 class TestCallableWithoutSubject:

@@ -131,14 +131,13 @@ class TestCombinedTypes:
         for pair in itertools.product(users, addresses):
             assert get(*pair) == 429, pair
 
-    def test_combined_types_can_include_a_custom_type(self, app: Flask, storage: RecordingStorage) -> None:
-        MultiLimit(app, storage=storage)
+    def test_combined_types_can_include_a_custom_type(self, limited_app: Flask) -> None:
         together = rate_limiter(type=(api_key, LimitType.IP), name="key_ip", rules="1/minute")
-        app.add_url_rule("/", "view", together(view()))
+        limited_app.add_url_rule("/", "view", together(view()))
 
-        assert statuses(app, "/", "/", headers={"X-Api-Key": "k1"}) == [200, 429]
-        assert statuses(app, "/", headers={"X-Api-Key": "k2"}) == [200]
-        assert statuses(app, "/", "/") == [200, 200], "the custom type returns None: the limiter does not apply"
+        assert statuses(limited_app, "/", "/", headers={"X-Api-Key": "k1"}) == [200, 429]
+        assert statuses(limited_app, "/", headers={"X-Api-Key": "k2"}) == [200]
+        assert statuses(limited_app, "/", "/") == [200, 200], "the custom type returns None: the limiter does not apply"
 
 
 class TestAppsAndStorages:

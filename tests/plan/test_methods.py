@@ -37,17 +37,15 @@ def test_limiters_for_get_and_post_of_a_view_have_separate_quotas(app: Flask, st
     assert storage.keys_asked[0] == ["rate_limit:{login}:GET:default::sliding_window:60000"]
 
 
-def test_limiter_for_all_methods_counts_beside_one_for_post(app: Flask, storage: RecordingStorage) -> None:
-    MultiLimit(app, storage=storage)
-
-    @app.route("/", methods=BOTH)
+def test_limiter_for_all_methods_counts_beside_one_for_post(limited_app: Flask) -> None:
+    @limited_app.route("/", methods=BOTH)
     @rate_limiter(rules="11/minute")
     @rate_limiter(rules="1/minute", methods=["POST"])
     def login() -> str:
         return "ok"
 
-    assert get_and_post(app) == [200, 200]
-    assert statuses(app, "/") == [429]
+    assert get_and_post(limited_app) == [200, 200]
+    assert statuses(limited_app, "/") == [429]
 
 
 @pytest.mark.parametrize(
@@ -77,9 +75,7 @@ def test_blueprint_limit_for_get_leaves_post_to_the_default_limit(app: Flask, st
     assert get_and_post(app) == [200, 200]
 
 
-def test_one_function_for_get_and_post_has_one_quota(app: Flask, storage: RecordingStorage) -> None:
-    MultiLimit(app, storage=storage)
-
+def test_one_function_for_get_and_post_has_one_quota(limited_app: Flask) -> None:
     class Items(MethodView):
         @rate_limiter(rules="2/minute")
         def get(self) -> str:
@@ -87,18 +83,16 @@ def test_one_function_for_get_and_post_has_one_quota(app: Flask, storage: Record
 
         post = get
 
-    app.add_url_rule("/", view_func=Items.as_view("items"))
+    limited_app.add_url_rule("/", view_func=Items.as_view("items"))
 
-    assert get_and_post(app, 2) == [200, 429]
+    assert get_and_post(limited_app, 2) == [200, 429]
 
 
-def test_explicit_scope_is_shared_by_all_methods(app: Flask, storage: RecordingStorage) -> None:
-    MultiLimit(app, storage=storage)
+def test_explicit_scope_is_shared_by_all_methods(limited_app: Flask) -> None:
     for name, method in (("read", "GET"), ("write", "POST")):
         limiter = rate_limiter(rules="3/minute", methods=[method], scope="notes")
-        app.add_url_rule("/", name, limiter(view()), methods=[method])
-
-    assert get_and_post(app, 3) == [200, 429]
+        limited_app.add_url_rule("/", name, limiter(view()), methods=[method])
+    assert get_and_post(limited_app, 3) == [200, 429]
 
 
 def test_limiters_of_different_methods_with_one_key_are_an_error(app: Flask, storage: RecordingStorage) -> None:

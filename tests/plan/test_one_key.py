@@ -92,13 +92,10 @@ def test_limiters_with_equal_charge_when_are_one_limiter(app: Flask, storage: Re
 
 
 @pytest.mark.parametrize("dynamic", ["1/minute", "9/minute"])
-def test_refund_of_dynamic_rules_leaves_the_charge_of_a_fixed_rule(
-    app: Flask, storage: RecordingStorage, dynamic: str
-) -> None:
-    MultiLimit(app, storage=storage)
+def test_refund_of_dynamic_rules_leaves_the_charge_of_a_fixed_rule(limited_app: Flask, dynamic: str) -> None:
     failures = rate_limiter(type=IP, rules=lambda: dynamic, charge_when="4xx")
-    app.add_url_rule("/", "view", failures(rate_limiter(**STRICT)(view())))
-    assert statuses(app, "/", "/", "/")[-1] == 429
+    limited_app.add_url_rule("/", "view", failures(rate_limiter(**STRICT)(view())))
+    assert statuses(limited_app, "/", "/", "/")[-1] == 429
 
 
 class TestOverrides:
@@ -206,12 +203,11 @@ class TestShadow:
 class TestNames:
     @pytest.mark.parametrize("scoped_first", [True, False])
     def test_names_of_rules_that_differ_only_in_scope_contain_the_scope(
-        self, app: Flask, storage: RecordingStorage, scoped_first: bool
+        self, limited_app: Flask, scoped_first: bool
     ) -> None:
-        MultiLimit(app, storage=storage)
         scoped, plain = rate_limiter(**LOOSE, scope="feed"), rate_limiter(**STRICT)
-        app.add_url_rule("/", "view", scoped(plain(view())) if scoped_first else plain(scoped(view())))
-        assert sorted(policy(ask(app))) == ["feed:ip-60s", "ip-60s"]
+        limited_app.add_url_rule("/", "view", scoped(plain(view())) if scoped_first else plain(scoped(view())))
+        assert sorted(policy(ask(limited_app))) == ["feed:ip-60s", "ip-60s"]
 
     def test_names_of_declared_rules_stay_when_an_override_adds_a_limit(
         self, app: Flask, storage: RecordingStorage
@@ -224,16 +220,13 @@ class TestNames:
         assert policy(ask(app)) == ["ip-60s", "ip-60s-2"]
 
     @pytest.mark.parametrize("post_first", [True, False])
-    def test_names_of_rules_are_the_same_for_all_methods(
-        self, app: Flask, storage: RecordingStorage, post_first: bool
-    ) -> None:
-        MultiLimit(app, storage=storage)
+    def test_names_of_rules_are_the_same_for_all_methods(self, limited_app: Flask, post_first: bool) -> None:
         both, post = rate_limiter(**LOOSE), rate_limiter(**STRICT, methods=["POST"])
         limited = post(both(view())) if post_first else both(post(view()))
-        app.add_url_rule("/", "view", limited, methods=["GET", "POST"])
+        limited_app.add_url_rule("/", "view", limited, methods=["GET", "POST"])
 
-        assert ask(app).headers["RateLimit-Policy"] == '"ip-60s";q=60;w=60'
-        policies = ask(app, method="POST").headers["RateLimit-Policy"].split(", ")
+        assert ask(limited_app).headers["RateLimit-Policy"] == '"ip-60s";q=60;w=60'
+        policies = ask(limited_app, method="POST").headers["RateLimit-Policy"].split(", ")
         assert set(policies) == {'"ip-60s";q=60;w=60', '"ip-60s-2";q=2;w=60'}
 
     def test_names_with_a_scope_are_the_same_for_all_methods_of_a_class(

@@ -91,14 +91,11 @@ def test_decision_without_limits_can_be_refunded_released_peeked_and_reset(app: 
     assert ask(app, "/all").text == "True True True"
 
 
-def test_exempt_function_outside_a_request_does_not_get_an_earlier_decision(
-    app: Flask, storage: RecordingStorage
-) -> None:
+def test_exempt_function_outside_a_request_does_not_get_an_earlier_decision(limited_app: Flask) -> None:
     free = False
-    MultiLimit(app, storage=storage)
     service = rate_limiter(rules="5/minute", exempt_when=lambda: free)(lambda: current_decision.remaining)
 
-    with app.app_context():
+    with limited_app.app_context():
         assert service() == 4  # type: ignore[no-untyped-call]
         free = True
         assert service() == MAX_COUNT  # type: ignore[no-untyped-call]

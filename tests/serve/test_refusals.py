@@ -605,13 +605,11 @@ class TestOnRejected:
         app.add_url_rule("/other", "other", view())
         assert (refuse(app).text, refuse(app, "/other").text) == ("limiter", "app")
 
-    def test_callable_of_the_limiter_with_the_longest_wait_is_used(self, app: Flask, storage: RecordingStorage) -> None:
-        MultiLimit(app, storage=storage)
+    def test_callable_of_the_limiter_with_the_longest_wait_is_used(self, limited_app: Flask) -> None:
         brief = rate_limiter(rules="1/second", on_rejected=lambda _: "brief")
         long = rate_limiter(type=LimitType.IP, rules="1/minute", on_rejected=lambda _: "long")
-        app.add_url_rule("/", "view", brief(long(view())))
-
-        assert refuse(app).text == "long"
+        limited_app.add_url_rule("/", "view", brief(long(view())))
+        assert refuse(limited_app).text == "long"
 
     def test_error_handler_runs_only_when_it_returns_none(self, app: Flask, storage: RecordingStorage) -> None:
         app.register_error_handler(429, lambda _: ("handled", 429))
@@ -661,9 +659,8 @@ class TestOnRejected:
 
     @pytest.mark.parametrize("option", ["on_rejected", "message"])
     def test_callback_that_calls_what_it_limits_is_asked_once(
-        self, app: Flask, storage: RecordingStorage, caplog: pytest.LogCaptureFixture, option: str
+        self, limited_app: Flask, caplog: pytest.LogCaptureFixture, option: str
     ) -> None:
-        MultiLimit(app, storage=storage)
         decisions: list[Decision] = []
 
         def callback(decision: Decision) -> Any:
@@ -671,9 +668,9 @@ class TestOnRejected:
             return serve()
 
         serve = limited_service(rules="1/minute", **{option: callback})
-        app.add_url_rule("/", "show", lambda: serve())  # noqa: PLW0108 - as a view, it would have the limits itself
+        limited_app.add_url_rule("/", "show", lambda: serve())  # noqa: PLW0108 - as a view, it would have the limits itself
 
-        assert statuses(app, "/", "/") == [200, 429]
+        assert statuses(limited_app, "/", "/") == [200, 429]
         assert len(decisions) == 1
         assert f"{option} failed; the client gets the default refusal" in caplog.text
         assert "calls itself: it calls a function, or makes a check, whose limit calls it" in caplog.text

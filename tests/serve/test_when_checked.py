@@ -585,14 +585,12 @@ def test_wsgi_environment_served_twice_is_checked_twice(app: Flask, storage: Rec
     assert answer.headers["RateLimit"] == '"default-60s";r=4;t=48'
 
 
-def test_response_with_a_plain_dict_of_headers_gets_rate_limit_fields(app: Flask, storage: RecordingStorage) -> None:
-    MultiLimit(app, storage=storage)
-
+def test_response_with_a_plain_dict_of_headers_gets_rate_limit_fields(limited_app: Flask) -> None:
     response = Response("ok")
     response.headers = {"X-Own": "yes"}  # type: ignore[assignment]
-    app.add_url_rule("/", "view", rate_limiter(rules="5/minute")(lambda: response))
+    limited_app.add_url_rule("/", "view", rate_limiter(rules="5/minute")(lambda: response))
 
-    answer = ask(app)
+    answer = ask(limited_app)
 
     assert (answer.status_code, answer.headers["X-Own"]) == (200, "yes")
     assert answer.headers["RateLimit"] == '"default-60s";r=4;t=48'
