@@ -51,7 +51,8 @@ class Quota(Described):
     retry_after: float | None
     """When a request passes again; 0: now; ``null``: never, or nobody knows when one in progress ends."""
     window: float | None
-    """Seconds in which the limit counts; ``null`` for a calendar, and for requests in progress."""
+    """Seconds in which the limit counts, or in which it comes back if units do so little by little; ``null`` for a
+    calendar, and for requests in progress."""
     period: Period | None
     """The period of a calendar, which begins anew at ``reset``; ``null`` for any other limit."""
     timezone: str | None
@@ -264,12 +265,19 @@ def _quota(status: RuleStatus, owner: _Counting, wanted: Wanted, reset: int, *, 
         reset=reset,
         reset_after=rule.reset_after,
         retry_after=rule.retry_after,
-        window=None if status.rule.holds_slots else rule.time,
+        window=_window(status.rule),
         period=rule.per,
         timezone=rule.timezone,
         unit=unit_of(status.hit),
         text=rule.text,
     )
+
+
+def _window(rule: Rule) -> float | None:
+    quota = rule.quota
+    if rule.holds_slots or isinstance(rule, Calendar):
+        return None
+    return rule.time if quota.burst == quota.count else rule.time * quota.burst / quota.count
 
 
 def _reset(decision: Decision, status: RuleStatus, at: float) -> int:

@@ -15,7 +15,7 @@ import pytest
 import redis
 from flask import Blueprint, Flask, Response, abort, request
 
-from flask_multilimit import IP, USER, Ban, Calendar, ConfigurationError, MultiLimit, rate_limiter
+from flask_multilimit import IP, USER, Ban, Calendar, ConfigurationError, MultiLimit, Rule, rate_limiter
 from flask_multilimit.control import Control
 from flask_multilimit.engine import MemoryStorage, RedisStorage
 from flask_multilimit.signals import limit_event, limits_checked
@@ -157,6 +157,16 @@ class TestJson:
         assert [each["unit"] for each in found] == ["tokens", "concurrent-requests"]
         assert "900 in 60 s · tokens" in ask(app, "/rate_limit", headers=HTML).text
         assert 'q=900;qu="tokens"' in ask(app, "/chat").headers["RateLimit-Policy"]
+
+    def test_limit_of_a_bucket_comes_back_within_its_window(self) -> None:
+        """Its rate is 10 a minute, and 30 are its burst: "30 in 60 s" would be three times as much."""
+        rules = [Rule(60, 10, algorithm="token_bucket", burst=30), Rule(30, 10, algorithm="gcra"), Rule(0.3, 7)]
+        app = shop(search=rate_limiter(type=IP, rules=rules))
+
+        found = json_of(app)["resources"].values()
+
+        assert [(each["limit"], each["window"]) for each in found] == [(30, 180), (1, 3), (7, 0.3)]
+        assert "30 in 3 min" in ask(app, "/rate_limit", headers=HTML).text
 
     def test_static_files_are_left_out_unless_named(self) -> None:
         settings = {"MULTILIMIT_DEFAULT_LIMITS": "9/minute"}
