@@ -152,12 +152,14 @@ def test_slot_that_is_interrupted_before_its_block_begins_is_renewed_no_more(mon
 
 
 def test_lease_whose_check_was_interrupted_is_renewed() -> None:
-    clock = Clock()
-    storage = LeasingStorage(MemoryStorage(clock), clock=clock)
     leased = hits_for(Rule(60, 50, lease=10), scope="api")
     both = hits_for([Rule(60, 50, lease=10), Rule(3600, 9999)], scope="api")
+    clock = Clock()
+    storage = LeasingStorage(MemoryStorage(clock), clock=clock)
 
     def check_each() -> None:
+        nonlocal storage
+        storage = LeasingStorage(MemoryStorage(clock), clock=clock)  # a new one, so that each call meets the same points
         for hits in (leased, both, both, *[leased] * 9):
             storage.check(hits)
 

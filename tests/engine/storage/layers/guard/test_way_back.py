@@ -475,6 +475,20 @@ def test_peek_says_what_a_check_would_while_this_worker_keeps_within_its_share(
         assert (checked.allowed, checked.decided_by, checked.remaining) == (False, "local", 0)
 
 
+def test_peek_says_what_is_left_in_the_storage_once_all_workers_have_charged_it(
+    make: Callable[..., Workers], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flask_multilimit.engine.storage.layers.outage.RETURN_SECONDS", 0)
+    workers, plan = make(2), hits("10/minute")
+    workers.break_down()
+    assert workers.admitted(plan) == [2, 2]
+    workers.mend()
+
+    peeked = workers.limiter.peek(plan)
+
+    assert (peeked.allowed, peeked.decided_by, peeked.remaining) == (True, "memory", 6)
+
+
 def test_pending_units_are_not_admitted_again(returning: Workers) -> None:
     limiter, plan = returning.limiter, hits("10/minute")
     assert returning.storage.peek(plan).remaining == 10
