@@ -234,7 +234,8 @@ def standing(
     found, problem = list[RequestStanding](), ""
     try:
         require_charges(gate, [hit for each in places for hit in each.applied.hits])
-        for each in _answers(gate, places, client.given, everywhere=endpoint is None):
+        asked = places if endpoint is not None else [each for each in places if each.applied.limiters]
+        for each in requests_of(gate, asked, client.given):
             found.append(each)  # what is known before one key fails is shown
     except StorageError as error:
         if endpoint is not None:
@@ -286,20 +287,13 @@ def standing(
     )
 
 
-def requests_of(gate: AppGate, places: list[AppliedAt], given: Mapping[str, str]) -> list[RequestStanding]:
+def requests_of(gate: AppGate, places: list[AppliedAt], given: Mapping[str, str]) -> Iterator[RequestStanding]:
     """How limits would answer a request of a client with the ``given`` subjects at each of ``places``. Charges nothing.
     Raises :class:`StorageError`."""
-    return list(_answers(gate, places, given, everywhere=False))
-
-
-def _answers(
-    gate: AppGate, places: list[AppliedAt], given: Mapping[str, str], *, everywhere: bool
-) -> Iterator[RequestStanding]:
-    """As :func:`requests_of`; if ``places`` are ``everywhere``, only where there are limits."""
     limiter = Limiter(gate.limiter.storage)  # without layers, which answer for this process only
     known: dict[tuple[Hit, ...], Decision] = {}
     for each in places:
-        if each.applied.limiters if everywhere else _is_of_interest(each, places):
+        if _is_of_interest(each, places):
             hits = each.applied.hits
             if hits and hits not in known:  # endpoints that only share a limit have the same
                 known[hits] = limiter.peek(hits)

@@ -159,7 +159,9 @@ def test_lease_whose_check_was_interrupted_is_renewed() -> None:
 
     def check_each() -> None:
         nonlocal storage
-        storage = LeasingStorage(MemoryStorage(clock), clock=clock)  # a new one, so that each call meets the same points
+        storage = LeasingStorage(
+            MemoryStorage(clock), clock=clock
+        )  # a new one, so that each call meets the same points
         for hits in (leased, both, both, *[leased] * 9):
             storage.check(hits)
 

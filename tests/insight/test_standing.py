@@ -154,6 +154,23 @@ def lacking(client: Any, right: str) -> Iterator[None]:
     client.execute_command("ACL", "SETUSER", "default", "+@all")
 
 
+def test_why_asks_nothing_where_there_is_no_limit_and_writes_nothing_into_the_memory_of_this_process(
+    server: Server,
+) -> None:
+    free, limited = Flask("free"), Flask("limited")
+    MultiLimit(free, storage=server.url)
+    MultiLimit(limited)
+    posting = rate_limiter(type=IP, rules="3/minute", methods=["POST"])(view())
+    limited.add_url_rule("/", "orders", posting, methods=["GET", "POST"])
+
+    assert why(free, "203.0.113.7").state == "unlimited"
+    found = why(limited, "203.0.113.7")
+    storage = now(gate_of(limited)).storage
+
+    assert [(each.methods, each.allowed) for each in found.requests] == [(("POST",), True)]
+    assert (storage.state, all_keys(gate_of(limited))) == ("working", [])
+
+
 class TakesProbes(MemoryStorage):
     """A storage that decides nothing, but answers."""
 

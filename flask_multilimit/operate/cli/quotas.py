@@ -114,7 +114,7 @@ def _reset_at(
         )
     require_limiters("reset", endpoint, places, given, spelled=options_for)
     require_shared_storage(gate)
-    requests = requests_of(gate, places, given)
+    requests = list(requests_of(gate, places, given))
     by_request = ", ".join(dict.fromkeys(name for each in requests for name in each.by_request))
     quotas: dict[str, Quota] = {}
     for each in requests:
