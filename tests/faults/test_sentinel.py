@@ -19,10 +19,12 @@ from typing_extensions import Self
 
 from flask_multilimit.engine import Concurrent, ConfigurationError, Health, Limiter, StorageError, storage_from_uri
 from flask_multilimit.engine.decision import FALLBACKS
+from flask_multilimit.engine.storage.redis.connections import Deadline
 from support.bench import bare, hits, rule
+from support.liar import Liar
 from support.sentinel import SERVICE, SentinelServer, Trio
 from support.servers import Binary, Server
-from support.waiting import until
+from support.waiting import SECONDS, until
 
 THREADS = 8
 SECRETS = {"password": "hunter2", "sentinel": "corr/ct@horse"}
@@ -172,6 +174,52 @@ def test_dead_and_silent_sentinels_do_not_use_up_the_deadline(
     places = ",".join(f"127.0.0.1:{port}" for port in hosts)
     limiter = open_limiter(f"redis+sentinel://{places}/{SERVICE}", timeout=2)
     assert limiter.check(hits(scope="patience")).allowed
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"*2\r\n$8\r\n10.0.0.2\r\n$3\r\nabc\r\n",
+        b"*2\r\n$1\r\n\xff\r\n$4\r\n6379\r\n",
+        b"*1\r\n$8\r\n10.0.0.2\r\n",
+        b"*2\r\n$-1\r\n$-1\r\n",
+        b":6379\r\n",
+        b"*99999999999\r\n",
+        b"HTTP/1.1 400 Bad Request\r\n",
+        b"-ERR no\r\n",
+    ],
+)
+def test_sentinel_that_answers_with_no_address_is_passed_over(answer: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flask_multilimit.engine.storage.redis.sentinel.LOOK_SECONDS", 0.2)
+    address, closed = b"*2\r\n$8\r\n10.0.0.2\r\n$4\r\n7002\r\n", threading.Event()
+
+    def answering(text: bytes) -> Liar:
+        return Liar(lambda data: [text] if b"SENTINEL" in data else [b"+OK\r\n" * data.count(b"CLIENT")])
+
+    with answering(answer) as first, answering(address) as second:
+        places = f"127.0.0.1:{first.port},127.0.0.1:{second.port}"
+        storage: Any = storage_from_uri(f"redis+sentinel://{places}/{SERVICE}")
+        primary = storage._primary
+        deadline = Deadline(SECONDS)
+        deadline.start()
+        assert primary.address(deadline) == ("10.0.0.2", 7002)
+        primary.ask_another_first()
+        primary.close_idle = lambda: closed.set
+
+        primary.watch(("10.0.0.1", 7001))
+
+        assert closed.wait(SECONDS), "it has noticed the new primary"
+        storage.close()
+
+
+@pytest.mark.parametrize("host", ["a" * 64, "primary..example"])
+def test_impossible_name_of_the_primary_is_a_storage_error(host: str, open_limiter: Callable[..., Limiter]) -> None:
+    named = f"*2\r\n${len(host)}\r\n{host}\r\n$4\r\n6379\r\n".encode()
+    with Liar(lambda data: [named] if b"SENTINEL" in data else [b"+OK\r\n" * data.count(b"CLIENT")]) as sentinel:
+        limiter = open_limiter(f"redis+sentinel://127.0.0.1:{sentinel.port}/{SERVICE}")
+
+        with pytest.raises(StorageError, match="gave no answer"):
+            limiter.check(hits())
 
 
 def test_sentinel_that_answered_is_asked_first_next_time(

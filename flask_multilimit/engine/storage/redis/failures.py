@@ -99,9 +99,9 @@ _NONE_FREE_IN_TIME = "No connection available."
 _SERVER_IS_FULL = "max number of clients reached"
 _PROCESS_IS_FULL = "Too many open files"
 _NO_REPLY = (exceptions.TimeoutError, exceptions.ConnectionError, OSError, MemoryError)
-FAILURES = (exceptions.RedisError, OSError, MemoryError, UnicodeDecodeError)
+FAILURES = (exceptions.RedisError, OSError, MemoryError, UnicodeError)
 """What redis-py raises if a server, or the connection to it, fails. A reply that announces more elements than the
-memory holds is a ``MemoryError``, and one that a client cannot decode a ``UnicodeDecodeError``."""
+memory holds is a ``MemoryError``; one that a client cannot decode, or an impossible host name, a ``UnicodeError``."""
 
 
 def storage_error(error: Exception, server: str = "") -> StorageError:

@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote, urlencode
 
 from redis.connection import parse_url
-from redis.exceptions import AuthenticationError
+from redis.exceptions import AuthenticationError, InvalidResponse
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from ...threads import Beat
@@ -143,7 +143,10 @@ class Primary:
         connection.connect()
         connection.send_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.service)
         answer = connection.read_response()
-        return (answer[0].decode(), int(answer[1])) if answer else None
+        try:
+            return (answer[0].decode(), int(answer[1])) if answer else None
+        except (ValueError, TypeError, IndexError, AttributeError):
+            raise InvalidResponse(f"this is no address: {answer!r:.80}") from None
 
     def _move_to_end(self, sentinels: set[Address]) -> None:
         self._sentinels = tuple(sorted(self._sentinels, key=sentinels.__contains__))
