@@ -612,7 +612,7 @@ def _setting(client: Any, name: str) -> str | None:
     ones."""
     try:
         value = client.config_get(name).get(name)
-    except RedisError:
+    except FAILURES:
         return None
     return None if value is None else str(value)
 
