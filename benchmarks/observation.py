@@ -140,7 +140,7 @@ def recall(exponent: float) -> float:
     for subject in stream:
         heaviest.add(subject)
     exact = {subject for subject, _ in Counter(stream).most_common(20)}
-    return len(exact & set(heaviest.top(20))) / 20
+    return len(exact & {subject for subject, _ in heaviest.most_common(20)}) / 20
 
 
 def memory() -> float:

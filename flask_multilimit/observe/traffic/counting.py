@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from operator import truth
 from threading import Lock
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from ...engine import Decision, Hit
 from ...engine.forks import lock_for_forks
@@ -32,7 +32,7 @@ from .counts import MOST_BANS, BanBegun, Check, Counts, Refused, RuleCount, Rule
 K = TypeVar("K")
 
 
-class Heaviest(Generic[K]):
+class Heaviest(Amounts[K]):
     """The most frequent of many keys, in bounded memory. Not thread-safe.
 
     Misra-Gries (Misra, Gries: Finding Repeated Elements, Science of Computer Programming, 1982): when there are more
@@ -41,24 +41,17 @@ class Heaviest(Generic[K]):
     counted.
     """
 
-    __slots__ = ("_capacity", "_counts")
-
     def __init__(self, capacity: int) -> None:
+        super().__init__()
         self._capacity = capacity
-        self._counts: Amounts[K] = Amounts()
-
-    def __len__(self) -> int:
-        return len(self._counts)
 
     def add(self, key: K, amount: int = 1) -> None:
-        self._counts[key] += amount
-        if len(self._counts) > 2 * self._capacity:
-            lowered = sorted(self._counts.values(), reverse=True)[self._capacity]
-            self._counts = Amounts({key: count - lowered for key, count in self._counts.items() if count > lowered})
-
-    def top(self, most: int) -> dict[K, int]:
-        """The most frequent keys, each with a lower bound of the number of times that it was added."""
-        return dict(self._counts.most_common(most))
+        self[key] += amount
+        if len(self) > 2 * self._capacity:
+            lowered = sorted(self.values(), reverse=True)[self._capacity]
+            kept = {key: count - lowered for key, count in self.items() if count > lowered}
+            self.clear()
+            self.update(kept)
 
 
 MOST_NAMES = 4096
@@ -134,7 +127,7 @@ class Counter:
         return Counts(
             {Check(*labels): amount for labels, amount in checks.items()},
             {RuleCount(*labels): amount for labels, amount in rules.items()},
-            {Refused(*who): amount for who, amount in refused.top(MOST_SENT).items()},
+            {Refused(*who): amount for who, amount in refused.most_common(MOST_SENT)},
             begun,
         )
 
