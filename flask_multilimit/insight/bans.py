@@ -16,7 +16,7 @@ from ..engine.bans import BanRule
 from ..engine.hits import BanHit, Hit
 from ..engine.keys import DIGEST_PATTERN, KeyParts, escape_subject, parts_of_key
 from ..engine.rules import LONGEST
-from ..engine.storage import Inspectable, KeepsTallies
+from ..engine.storage import Inspectable
 from ..engine.text import Phrase
 from ..observe.traffic import BansBegun, reader_of
 from ..observe.traffic.counts import BanBegun, encodable
@@ -26,7 +26,7 @@ from .clients import Client, hits_of_client
 from .keys import keys_of, peek_many, prefixes_of, rules_by_keys, stored_keys
 from .limits import ListedLimiter
 from .text import shown_subject
-from .traffic import TrafficMemory, memory_of
+from .traffic import TrafficMemory, memory_of, why_not_counted
 from .values import Described
 
 MOST_BAN_KEYS = 10_000
@@ -194,10 +194,7 @@ def _unescaped(subject: str) -> str:
 
 def _begun(gate: AppGate) -> BansBegun | None:
     """The bans that traffic has; ``None`` if it is not counted."""
-    storage = gate.limiter.storage
-    if not (gate.settings.traffic and isinstance(storage, KeepsTallies)):
-        return None
-    return reader_of(storage, gate.settings.key_prefix).bans()
+    return None if why_not_counted(gate) else reader_of(gate.limiter.storage, gate.settings.key_prefix).bans()
 
 
 def began(ban: BanStatus, now: float) -> float:
