@@ -18,7 +18,7 @@ from ..declare.advice import EXTENSION
 from ..declare.decorators import exempt
 from ..engine import ConfigurationError
 from ..engine.errors import brief, check_text
-from ..engine.text import LONGEST_PREFERENCE
+from ..engine.text import LONGEST_PREFERENCE, visible_json
 from ..insight.text import duration
 from ..serve.headers import cache_fields
 
@@ -79,6 +79,11 @@ class StrictBlueprint(Blueprint):
                 f"the app {app.name!r} does not have the MultiLimit that its {type(self).__name__} was given: call "
                 "multilimit.init_app(app)"
             )
+
+
+def json_response(value: Any, content_type: str = "application/json") -> Response:
+    """``value`` as JSON that is safe for eyes."""
+    return Response(visible_json(value, separators=(",", ":")) + "\n", content_type=content_type)
 
 
 def hash_source(text: str) -> str:

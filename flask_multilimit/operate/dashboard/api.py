@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from flask import Response, jsonify
+from flask import Response
 from pydantic import TypeAdapter
 from werkzeug.exceptions import ServiceUnavailable
 
@@ -21,6 +21,7 @@ from ...insight.limits import SHOWS, Limits
 from ...insight.traffic import SORTS, Now
 from ...insight.values import Described, as_json
 from ...serve.gate import gate_in_force
+from ..blueprints import json_response
 from . import changes, pages, whatif
 from .shell import url
 
@@ -61,7 +62,7 @@ class Operation:
 
     def view(self) -> Response:
         try:
-            return jsonify(as_json(self.ask()))
+            return json_response(as_json(self.ask()))
         except (StorageError, ConfigurationError) as error:  # other answers have a field for a problem
             raise ServiceUnavailable(with_remedy(error)) from error
 
@@ -153,7 +154,7 @@ _JSON = "application/json"
 
 def index() -> Response:
     """The addresses of all operations."""
-    return jsonify(
+    return json_response(
         {"openapi": url("api_document"), **{each.name.replace("-", "_"): url(each.endpoint) for each in OPERATIONS}}
     )
 
@@ -162,7 +163,7 @@ def api_document() -> Response:
     """The OpenAPI document."""
     schemas, components = _schemas()
     problem = {_JSON: {"schema": schemas["problem"]}}
-    return jsonify(
+    return json_response(
         {
             "openapi": "3.1.0",
             "info": {"title": "Limits", "summary": "What the dashboard of flask-multilimit shows", "version": "2"},

@@ -10,17 +10,17 @@ from importlib.resources import files
 from typing import Any, cast
 from urllib.parse import urlencode
 
-from flask import Response, current_app, g, jsonify, request
+from flask import Response, current_app, g, request
 from markupsafe import Markup, escape
 from werkzeug.exceptions import HTTPException
 
 from ...config import PREFIX
-from ...engine.text import Phrase, visible_json, visible_page
+from ...engine.text import Phrase, visible_page
 from ...insight.health import storage_state
 from ...insight.text import LocalTime, rate
 from ...serve.gate import gate_in_force
 from ...serve.headers import own_copy
-from ..blueprints import LANGUAGES, Language, duration_in, measure_in, templates_of
+from ..blueprints import LANGUAGES, Language, duration_in, json_response, measure_in, templates_of
 from ..blueprints import translated as translated_by
 from .drawing import axis, iso, number, share, utc
 from .forms import FIELD, can_sign, encode_field, form_token, keep_nonce
@@ -113,7 +113,7 @@ def refusal_page(error: HTTPException) -> Response:
     why = error.description if error.description != type(error).description else NOT_LET_IN
     shown = translated(visit().language, str(why))
     if _page().startswith("api"):
-        response = jsonify(error=why)
+        response = json_response({"error": why})
     elif visit().author:
         response = render("refused.html", title=error.name, why=shown)
     else:
@@ -126,10 +126,8 @@ def refusal_page(error: HTTPException) -> Response:
 
 
 def complete(response: Response) -> Response:
-    """Escape JSON, and let browsers keep what we need for the next page."""
+    """Let browsers keep what we need for the next page."""
     response = own_copy(response)  # the app may have answered in place of a page
-    if (content := response.get_json(silent=True)) is not None:  # a response of authorize may have none, or another
-        response.set_data(visible_json(content, separators=(",", ":")) + "\n")
     if is_file() and response.status_code in {200, 206, 304}:
         response.cache_control.no_cache = None  # Flask sets it
         response.cache_control.max_age = YEAR  # its address has its version

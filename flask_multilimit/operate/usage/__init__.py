@@ -11,13 +11,13 @@ from flask import Response, request, url_for
 from pydantic import TypeAdapter
 
 from ...engine.periods import zone_named
-from ...engine.text import LONGEST_PREFERENCE, visible_json, visible_page
+from ...engine.text import LONGEST_PREFERENCE, visible_page
 from ...insight.text import instant
 from ...insight.usage import Quota, Quotas
 from ...insight.values import as_json
 from ...serve.gate import gate_in_force
 from ...serve.headers import own_copy
-from ..blueprints import LANGUAGES, duration_in, hash_source, language_of, templates_of, translated
+from ..blueprints import LANGUAGES, duration_in, hash_source, json_response, language_of, templates_of, translated
 
 MONTHS = (
     *("January", "February", "March", "April", "May", "June"),
@@ -34,7 +34,7 @@ def answer(quotas: Quotas) -> Response:
     """The response in the form that the client prefers, or else JSON."""
     if _prefers_page():
         return Response(_page(quotas), content_type="text/html; charset=utf-8")
-    response = _json(as_json(quotas), _JSON)
+    response = json_response(as_json(quotas))
     place = request.view_args or {}  # the app may serve it at "/<customer>/limits", or at a subdomain of each
     response.headers["Link"] = f'<{url_for(".schema", **place)}>; rel="describedby"'
     return response
@@ -42,7 +42,7 @@ def answer(quotas: Quotas) -> Response:
 
 def schema(**_: object) -> Response:
     """The JSON schema of the answer."""
-    return _json(_schema(), "application/schema+json")
+    return json_response(_schema(), "application/schema+json")
 
 
 def vary(response: Response) -> Response:
@@ -50,10 +50,6 @@ def vary(response: Response) -> Response:
     response = own_copy(response)  # the app may have answered in place of a page
     response.vary.update(("Accept", "Accept-Language", "Cookie", "Authorization"))
     return response
-
-
-def _json(value: Any, content_type: str) -> Response:
-    return Response(visible_json(value, separators=(",", ":")) + "\n", content_type=content_type)
 
 
 def _prefers_page() -> bool:
