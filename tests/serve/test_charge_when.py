@@ -29,9 +29,14 @@ def answer() -> Any:
 
 
 @pytest.fixture
-def login(app: Flask, any_storage: Any) -> Flask:
-    app.testing = False
+def app(app: Flask, any_storage: Any) -> Flask:
     MultiLimit(app, storage=any_storage)
+    return app
+
+
+@pytest.fixture
+def login(app: Flask) -> Flask:
+    app.testing = False
     app.add_url_rule("/", "login", rate_limiter(rules="3/minute", charge_when=failed)(answer))
     return app
 
@@ -42,9 +47,9 @@ def test_response_that_fails_the_condition_is_refunded(login: Flask) -> None:
     assert statuses(login, "/") == [429]
 
 
-def test_refund_is_reported_with_its_endpoint_on_a_cluster(app: Flask, cluster: Cluster) -> None:
-    app.config["MULTILIMIT_STORAGE_URI"] = cluster.uri
-    multilimit, events = MultiLimit(app), list[Event]()
+def test_refund_is_reported_with_its_endpoint_on_a_cluster(cluster: Cluster) -> None:
+    app = Flask("shop")
+    multilimit, events = MultiLimit(app, storage=cluster.uri), list[Event]()
     app.add_url_rule("/", "login", rate_limiter(rules="3/minute", charge_when=failed)(answer))
 
     with limit_event.connected_to(lambda _, event: events.append(event), app):
@@ -68,8 +73,7 @@ def test_refused_request_refunds_nothing(login: Flask, clock: Clock) -> None:
     assert statuses(login, "/") == [429]
 
 
-def test_refund_returns_the_whole_cost_and_nothing_of_other_limiters(app: Flask, any_storage: Any) -> None:
-    MultiLimit(app, storage=any_storage)
+def test_refund_returns_the_whole_cost_and_nothing_of_other_limiters(app: Flask) -> None:
     dear = rate_limiter(rules="10/minute", cost=4, charge_when=failed)
     app.add_url_rule("/", "view", dear(rate_limiter(rules="100/hour", name="kept")(answer)))
 
@@ -97,23 +101,19 @@ class TestFinalResponse:
         ids=["abort", "abort with a response", "an exception", "an exception with a handler"],
     )
     def test_error_response_is_charged_however_the_view_raised_it(
-        self, app: Flask, any_storage: Any, raising: Callable[[], Any], expected: int
+        self, app: Flask, raising: Callable[[], Any], expected: int
     ) -> None:
         app.testing = False
         app.register_error_handler(KeyError, lambda _: ("no such thing", 418))
-        MultiLimit(app, storage=any_storage)
         app.add_url_rule("/", "view", rate_limiter(rules="1/minute", charge_when=failed)(lambda: raising()))  # noqa: PLW0108 - a new one
-
         assert statuses(app, "/", "/") == [expected, 429]
 
-    def test_exception_that_a_handler_turns_into_200_is_refunded(self, app: Flask, any_storage: Any) -> None:
+    def test_exception_that_a_handler_turns_into_200_is_refunded(self, app: Flask) -> None:
         app.register_error_handler(KeyError, lambda _: "all is well")
-        MultiLimit(app, storage=any_storage)
         app.add_url_rule("/", "view", rate_limiter(rules="1/minute", charge_when=failed)(no_key))
         assert statuses(app, "/", "/", "/") == [200, 200, 200]
 
-    def test_condition_sees_the_status_set_by_after_request_functions(self, app: Flask, any_storage: Any) -> None:
-        MultiLimit(app, storage=any_storage)
+    def test_condition_sees_the_status_set_by_after_request_functions(self, app: Flask) -> None:
         app.add_url_rule("/", "view", rate_limiter(rules="1/minute", charge_when=failed)(view()))
 
         @app.after_request
@@ -124,9 +124,8 @@ class TestFinalResponse:
         assert statuses(app, "/", "/") == [503, 503]
         assert ask(app).headers["RateLimit"].startswith('"default-60s";r=0')
 
-    def test_unhandled_exception_leaves_the_charge(self, app: Flask, any_storage: Any) -> None:
+    def test_unhandled_exception_leaves_the_charge(self, app: Flask) -> None:
         app.config["PROPAGATE_EXCEPTIONS"] = True
-        MultiLimit(app, storage=any_storage)
         app.add_url_rule("/", "view", rate_limiter(rules="1/minute", charge_when=failed)(lambda: str(1 / 0)))
 
         with pytest.raises(ZeroDivisionError):
@@ -145,8 +144,6 @@ class TestFinalResponse:
     def test_a_file_is_charged_with_whatever_status_the_client_asks_for_all_of_it(
         self, app: Flask, charge_when: Any, fields: dict[str, str], etag: Any, status: int
     ) -> None:
-        MultiLimit(app)
-
         @app.get("/")
         @rate_limiter(rules="2/minute", charge_when=charge_when)
         def file() -> Response:
@@ -158,13 +155,10 @@ class TestFinalResponse:
         assert statuses(app, "/", "/", headers=fields) == [status, 429]
 
     def test_failed_precondition_without_content_is_no_success(self, app: Flask) -> None:
-        MultiLimit(app)
         app.add_url_rule("/", "view", rate_limiter(rules="1/minute", charge_when=200)(lambda: abort(412)))
         assert statuses(app, "/", "/") == [412, 412]
 
     def test_empty_answer_about_a_file_that_the_client_has_is_no_success(self, app: Flask) -> None:
-        MultiLimit(app)
-
         @app.get("/")
         @rate_limiter(rules="1/minute", charge_when=200)
         def file() -> Response:
@@ -173,10 +167,7 @@ class TestFinalResponse:
         assert statuses(app, "/", "/", headers={"If-None-Match": "*"}) == [304, 304]
 
     @pytest.mark.parametrize("charge_when", ["4xx", [404], ["5xx", 404], 404, (404,), {404}], ids=str)
-    def test_statuses_can_be_given_in_place_of_a_condition(
-        self, app: Flask, any_storage: Any, charge_when: Any
-    ) -> None:
-        MultiLimit(app, storage=any_storage)
+    def test_statuses_can_be_given_in_place_of_a_condition(self, app: Flask, charge_when: Any) -> None:
         limiter = rate_limiter(rules="1/minute", charge_when=charge_when)
         app.add_url_rule("/<int:status>", "view", limiter(lambda status: ("", status)))
         assert statuses(app, "/200", "/200", "/404", "/200") == [200, 200, 404, 429]
@@ -201,9 +192,8 @@ class TestFailingCondition:
 
     @pytest.mark.parametrize("made", ["complete", "stream"])
     def test_failing_condition_keeps_the_response_and_the_charge(
-        self, app: Flask, any_storage: Any, condition: Any, made: str, caplog: pytest.LogCaptureFixture
+        self, app: Flask, condition: Any, made: str, caplog: pytest.LogCaptureFixture
     ) -> None:
-        MultiLimit(app, storage=any_storage)
         paid = view() if made == "complete" else lambda: Response(iter(["o", "k"]))
         app.post("/", endpoint="pay")(rate_limiter(rules="2/minute", charge_when=condition)(paid))
 
@@ -216,9 +206,8 @@ class TestFailingCondition:
 
     @pytest.mark.parametrize("outermost", [True, False])
     def test_failing_condition_leaves_settlement_of_other_limiters(
-        self, app: Flask, any_storage: Any, condition: Any, *, outermost: bool
+        self, app: Flask, condition: Any, *, outermost: bool
     ) -> None:
-        MultiLimit(app, storage=any_storage)
         others = [
             rate_limiter(rules="100/minute", cost=10, settle=lambda _: 1, name="real"),
             rate_limiter(rules="50/hour", charge_when=failed, name="failed"),
@@ -235,18 +224,14 @@ class TestFailingCondition:
         assert left == {"real-60s": "98", "failed-3600s": "50", "failing-86400s": "18"}
 
     def test_log_explains_a_condition_that_returns_a_number(self, app: Flask, caplog: pytest.LogCaptureFixture) -> None:
-        MultiLimit(app)
         returns_a_number: Any = lambda _: 1  # noqa: E731
         app.get("/", endpoint="view")(rate_limiter(rules="2/minute", charge_when=returns_a_number)(view()))
-
         ask(app)
-
         assert "charge_when returned 1, and it decides whether" in caplog.text
 
     def test_failing_condition_of_a_function_called_by_a_view_keeps_its_charge(
-        self, app: Flask, any_storage: Any, condition: Any
+        self, app: Flask, condition: Any
     ) -> None:
-        MultiLimit(app, storage=any_storage)
         guess = rate_limiter(rules="2/minute", charge_when=condition)(view())
         app.add_url_rule("/", "view", lambda: guess())  # noqa: PLW0108 - as a view, its limit would be that of the view
         assert statuses(app, "/", "/", "/") == [200, 200, 429]
@@ -257,8 +242,7 @@ class WithoutTruthValue:
         raise ValueError("ambiguous")
 
 
-def test_function_is_charged_by_the_response_of_the_view_that_calls_it(app: Flask, any_storage: Any) -> None:
-    MultiLimit(app, storage=any_storage)
+def test_function_is_charged_by_the_response_of_the_view_that_calls_it(app: Flask) -> None:
     guess = rate_limiter(rules="2/minute", charge_when=failed)(view())
 
     def login() -> Any:
