@@ -204,5 +204,12 @@ def limited_app(app: Flask, storage: RecordingStorage) -> Flask:
 
 
 @pytest.fixture
+def multilimit(limited_app: Flask) -> MultiLimit:
+    """That of `limited_app`."""
+    found: MultiLimit = limited_app.extensions["multilimit"]
+    return found
+
+
+@pytest.fixture
 def client(limited_app: Flask) -> FlaskClient:
     return limited_app.test_client()

@@ -210,13 +210,10 @@ def test_invalid_change_of_a_list_is_an_error_and_not_stored(
     assert shop.control.entries() == ()
 
 
-def test_listing_a_user_without_a_user_loader_is_an_error(app: Flask) -> None:
-    multilimit = MultiLimit(app)
+def test_listing_a_user_without_a_user_loader_is_an_error(multilimit: MultiLimit, app: Flask) -> None:
     app.add_url_rule("/", "index", lambda: "ok")
-
     with app.app_context(), pytest.raises(ConfigurationError, match="no limiter of this app has a type called 'user'"):
         multilimit.control.allow("user:42", lasting=True)
-
     assert app.test_client().get("/").status_code == 200
 
 

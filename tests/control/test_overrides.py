@@ -157,8 +157,7 @@ class TestLimiters:
         assert [answer.status_code for answer in answers] == [200, 200, 429, 429]
         assert answers[-1].headers["Retry-After"] == "3600"
 
-    def test_ban_ends_when_its_limiter_is_put_in_shadow(self, app: Flask) -> None:
-        multilimit = MultiLimit(app)
+    def test_ban_ends_when_its_limiter_is_put_in_shadow(self, multilimit: MultiLimit, app: Flask) -> None:
         app.add_url_rule("/", "show", rate_limiter(type=IP, rules="1/minute", ban=Ban(after=1))(view()))
         assert [ask(app).status_code for _ in range(3)] == [200, 429, 429]
 
@@ -184,8 +183,7 @@ def test_usage_page_omits_a_limiter_that_is_off() -> None:
     assert "mine:" not in answer.text
 
 
-def test_type_is_known_while_its_only_limiter_is_off(app: Flask) -> None:
-    multilimit = MultiLimit(app)
+def test_type_is_known_while_its_only_limiter_is_off(multilimit: MultiLimit, app: Flask) -> None:
     keyed = rate_limiter(type=lambda: request.headers.get("X-Key"), name="api_key", rules="1/minute")
     app.add_url_rule("/", "show", keyed(view()))
     assert statuses(app, *["/"] * 2, headers={"X-Key": "key-0"}) == [200, 429]
@@ -428,19 +426,18 @@ def test_import_with_a_duplicate_json_key_is_an_error_and_changes_nothing(shop: 
 @pytest.mark.parametrize("declared", ["10/minute", lambda: "10/minute"], ids=["fixed rules", "dynamic rules"])
 @pytest.mark.parametrize("about", [{"rule": "ip-60s"}, {"who": "127.0.0.1"}], ids=["rule", "subject"])
 def test_override_with_rules_that_conflict_with_limiter_options_is_an_error(
-    app: Flask, options: Any, rules: Any, message: str, declared: Any, about: Any
+    multilimit: MultiLimit, app: Flask, options: Any, rules: Any, message: str, declared: Any, about: Any
 ) -> None:
-    multilimit = MultiLimit(app)
     app.add_url_rule("/", "show", rate_limiter(type=IP, rules=declared, **options)(view()))
-
     with app.app_context(), pytest.raises(ConfigurationError, match=message):
         multilimit.control.override("show", rules=rules, lasting=True, force=True, **about)
     assert ask(app).status_code == 200
 
 
 @pytest.mark.parametrize("about", [{"limiter": "ip"}, {"who": "127.0.0.1"}], ids=["limiter", "subject"])
-def test_override_by_an_algorithm_that_cannot_take_the_cost_is_an_error(app: Flask, about: Any) -> None:
-    multilimit = MultiLimit(app)
+def test_override_by_an_algorithm_that_cannot_take_the_cost_is_an_error(
+    multilimit: MultiLimit, app: Flask, about: Any
+) -> None:
     declared = rate_limiter(Rule(60, 100_000, algorithm="fixed_window"), type=IP, cost=20_000)
     app.add_url_rule("/", "show", declared(view()))
 

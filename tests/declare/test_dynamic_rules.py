@@ -283,9 +283,8 @@ def test_exhausted_iterator_of_rules_counts_as_a_failure(limited_app: Flask) -> 
 
 
 def test_callable_that_returns_0_refuses_every_request(
-    app: Flask, storage: RecordingStorage, failures: list[dict[str, Any]]
+    multilimit: MultiLimit, app: Flask, failures: list[dict[str, Any]]
 ) -> None:
-    multilimit = MultiLimit(app, storage=storage)
     answers = iter([0, "1/minute", 0, RuntimeError("database away"), 0])
     app.add_url_rule("/", "index", rate_limiter(rules=lambda: _returned(next(answers)))(view()))
 
@@ -512,13 +511,10 @@ class TestCallableWithoutSubject:
         for decision, counts in ((own, [3, 100]), (named, [3, 100]), (other, [1])):
             assert [hit.rule.count for hit in decision.hits] == counts
 
-    def test_peek_at_everyone_calls_the_callable_outside_a_request(self, app: Flask, storage: RecordingStorage) -> None:
-        multilimit = MultiLimit(app, storage=storage)
+    def test_peek_at_everyone_calls_the_callable_outside_a_request(self, multilimit: MultiLimit, app: Flask) -> None:
         app.add_url_rule("/", "view", rate_limiter(rules=lambda: "7/minute")(view()))
-
         with app.app_context():
             decision = multilimit.peek("view", "everyone")
-
         assert [hit.rule.count for hit in decision.hits] == [7]
 
     def test_peek_raises_the_error_of_the_callable(self, limited: Flask) -> None:

@@ -20,11 +20,6 @@ from support.doubles import RecordingStorage
 HITS = hits_for("5/minute", scope="mail")
 
 
-@pytest.fixture
-def multilimit(app: Flask, storage: RecordingStorage) -> MultiLimit:
-    return MultiLimit(app, storage=storage)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -149,9 +149,8 @@ class TestAddedLimit:
         ids=str,
     )
     def test_added_limit_with_another_cost_has_its_own_key(
-        self, app: Flask, storage: RecordingStorage, limit: dict[str, Any], answers: list[int]
+        self, multilimit: MultiLimit, app: Flask, storage: RecordingStorage, limit: dict[str, Any], answers: list[int]
     ) -> None:
-        multilimit = MultiLimit(app, storage=storage)
         app.add_url_rule("/", "view", rate_limiter(type=IP, rules="6/minute", cost=2)(view()))
         with app.app_context():
             multilimit.control.override("view", limit=limit, lasting=True, force=True)
@@ -210,13 +209,11 @@ class TestNames:
         assert sorted(policy(ask(limited_app))) == ["feed:ip-60s", "ip-60s"]
 
     def test_names_of_declared_rules_stay_when_an_override_adds_a_limit(
-        self, app: Flask, storage: RecordingStorage
+        self, multilimit: MultiLimit, app: Flask
     ) -> None:
-        multilimit = MultiLimit(app, storage=storage)
         app.add_url_rule("/", "view", rate_limiter(**LOOSE, scope="feed")(view()))
         with app.app_context():
             multilimit.control.override("view", limit={"type": "ip", "rules": "9/minute"}, lasting=True)
-
         assert policy(ask(app)) == ["ip-60s", "ip-60s-2"]
 
     @pytest.mark.parametrize("post_first", [True, False])

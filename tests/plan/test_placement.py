@@ -89,9 +89,7 @@ TOO_LATE = {f"@app.{name}" for name in ("after_request", "teardown_request", "te
 
 
 @pytest.mark.parametrize("registry", REGISTRIES)
-def test_limiter_above_a_registering_decorator_is_an_error(app: Flask, registry: str) -> None:
-    multilimit = MultiLimit(app)
-
+def test_limiter_above_a_registering_decorator_is_an_error(multilimit: MultiLimit, app: Flask, registry: str) -> None:
     @rate_limiter()
     @REGISTRIES[registry](app)
     def misplaced(*_: Any) -> Any: ...
@@ -104,9 +102,9 @@ def test_limiter_above_a_registering_decorator_is_an_error(app: Flask, registry:
 
 
 @pytest.mark.parametrize("registry", sorted(TOO_LATE))
-def test_limiter_on_a_function_that_runs_after_the_view_is_an_error(app: Flask, registry: str) -> None:
-    multilimit = MultiLimit(app)
-
+def test_limiter_on_a_function_that_runs_after_the_view_is_an_error(
+    multilimit: MultiLimit, app: Flask, registry: str
+) -> None:
     @REGISTRIES[registry](app)
     @rate_limiter()
     def late(*_: Any) -> Any: ...
@@ -116,9 +114,7 @@ def test_limiter_on_a_function_that_runs_after_the_view_is_an_error(app: Flask, 
 
 
 @pytest.mark.parametrize("registry", sorted(REGISTRIES.keys() - TOO_LATE))
-def test_limiter_below_a_registering_decorator_is_no_error(app: Flask, registry: str) -> None:
-    multilimit = MultiLimit(app)
-
+def test_limiter_below_a_registering_decorator_is_no_error(multilimit: MultiLimit, app: Flask, registry: str) -> None:
     @REGISTRIES[registry](app)
     @rate_limiter()
     def placed(*_: Any) -> Any: ...
@@ -126,9 +122,7 @@ def test_limiter_below_a_registering_decorator_is_no_error(app: Flask, registry:
     multilimit.validate(app)
 
 
-def test_before_request_function_can_be_a_limited_view_as_well(app: Flask) -> None:
-    multilimit = MultiLimit(app)
-
+def test_before_request_function_can_be_a_limited_view_as_well(multilimit: MultiLimit, app: Flask) -> None:
     @app.before_request
     def free() -> Any: ...
 
@@ -269,10 +263,8 @@ def test_receiver_of_a_signal_may_be_dropped_while_receivers_are_searched(
     assert "another" not in receivers
 
 
-def test_limiter_above_a_registered_wrapt_function_is_an_error(app: Flask) -> None:
-    multilimit = MultiLimit(app)
+def test_limiter_above_a_registered_wrapt_function_is_an_error(multilimit: MultiLimit, app: Flask) -> None:
     kept = rate_limiter()(app.before_request(wrapt.FunctionWrapper(lambda: None, lambda f, _, a, k: f(*a, **k))))
-
     with pytest.raises(ConfigurationError, match=r"stands above @app\.before_request"):
         multilimit.validate(app)
     del kept

@@ -131,8 +131,7 @@ def test_current_decision_without_multilimit_is_an_error(app: Flask) -> None:
         ask(app)
 
 
-def test_reset_during_an_override_clears_the_declared_quota(app: Flask, storage: RecordingStorage) -> None:
-    multilimit = MultiLimit(app, storage=storage)
+def test_reset_during_an_override_clears_the_declared_quota(multilimit: MultiLimit, app: Flask) -> None:
     app.add_url_rule("/", "index", rate_limiter(type=LimitType.IP, rules="1/minute")(lambda: "ok"))
     ask(app)
     with app.app_context():

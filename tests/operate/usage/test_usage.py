@@ -401,9 +401,7 @@ class TestSubjects:
     @pytest.mark.parametrize("given", [[], ["5/minute"]])
     def test_generator_of_rules_is_shown_for_each_limiter(self, given: list[str]) -> None:
         planned = rate_limiter(type=IP, rules=lambda: iter(given))
-
         answer = json_of(shop(a=planned, b=planned))
-
         assert [len(answer["unknown"]), len(answer["resources"])] == ([0, 2] if given else [2, 0])
 
     def test_failing_user_loader_shows_no_quota(self, caplog: pytest.LogCaptureFixture) -> None:
