@@ -228,15 +228,15 @@ def settle(units: int, *, name: str | None = None) -> None:
     names = [] if bill is None else [each.shown_name for each in _settling_in(bill) if each.settle is True]
     if bill is None or not names:
         return
-    if name is None and len(set(names)) > 1:
+    if name is None and len(set(names)) > 1 and len(_names_declared_for(bill).intersection(names)) > 1:
         raise ConfigurationError(f"settle({real}): several limiters settle here; give name=, one of {', '.join(names)}")
     if name is not None and name not in names:
-        if any(each.settle is True and each.shown_name == name for each in _declared_for(bill)):
+        if name in _names_declared_for(bill):
             return
         raise ConfigurationError(
             f"settle({real}, name={brief(name)}): the limiters that settle here: {', '.join(names)}"
         )
-    bill.real_costs[names[0] if name is None else name] = real
+    bill.real_costs.update(dict.fromkeys(names if name is None else [name], real))
 
 
 def _bill_in_force() -> Bill | None:
@@ -273,12 +273,15 @@ def require_response(settling: Sequence[Applied]) -> None:
         )
 
 
-def _declared_for(bill: Bill) -> Iterable[Declaration]:
-    """The limiters that may settle ``bill``, also those that do not apply now."""
-    if not isinstance(bill, Record):
-        return bill.declared
-    plans = cast("AppState", gate_of_app(app_in_force())).plans.declared
-    return [limiter.declaration for plan in plans.made if plan.scope == bill.plan.scope for limiter in plan.limiters]
+def _names_declared_for(bill: Bill) -> set[str]:
+    """The names of the limiters that may settle ``bill`` by what its work says: also of those that do not apply now,
+    and not of those that overrides add, which the code cannot know."""
+    if isinstance(bill, Record):
+        made = cast("AppState", gate_of_app(app_in_force())).plans.declared.made
+        declared = [each.declaration for plan in made if plan.scope == bill.plan.scope for each in plan.limiters]
+    else:
+        declared = list(bill.declared)
+    return {each.shown_name for each in declared if each.settle is True}
 
 
 def _settling_in(bill: Bill) -> list[Declaration]:

@@ -700,6 +700,15 @@ def test_settle_of_a_limiter_that_is_switched_off_leaves_the_others(app: Flask) 
     assert [get().text, left(app)] == ["ok", 800]
 
 
+def test_settle_without_a_name_also_settles_a_limiter_that_an_override_adds(app: Flask) -> None:
+    get = serve(app, settling_at(200), settle=True)
+    added = {"type": "ip", "rules": "500/hour", "cost": 10, "settle": True}
+    with app.app_context():
+        app.extensions["multilimit"].control.override("view", limit=added, lasting=True)
+
+    assert shown(get()) == [800, 300]
+
+
 def test_settle_does_nothing_in_an_exempt_view(app: Flask) -> None:
     get = serve(app, settling_at(40), settle=True, exempt_when=lambda: True)
     assert get().text == "ok"
