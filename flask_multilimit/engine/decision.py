@@ -9,7 +9,7 @@ from uuid import UUID
 
 from .algorithms import BAN, EVENLY, NEVER, UNKNOWN
 from .algorithms.base import Quota, is_begun, level_of
-from .errors import ConfigurationError, brief
+from .errors import require
 from .hits import PEEK_ID, BanHit, Hit, OpenHit, bans_of
 from .periods import AROUND
 from .reply import (
@@ -381,8 +381,7 @@ def decision_of(
 
 def require_decision(given: object) -> None:
     """Raise :class:`ConfigurationError` unless ``given`` is a :class:`Decision`."""
-    if not isinstance(given, Decision):
-        raise ConfigurationError(f"decision={brief(given)}: give the Decision of a check")
+    require(isinstance(given, Decision), "decision", given, "the Decision of a check")
 
 
 def _ban_status(hit: BanHit, standing: Standing) -> BanStatus:

@@ -88,10 +88,16 @@ class ConfigurationWarning(UserWarning):
     """A declaration that works, but probably not as intended, such as a rule that can never refuse."""
 
 
+def require(holds: object, name: str, value: object, remedy: str) -> None:
+    """Raise :class:`ConfigurationError` unless ``holds``: the ``value`` of ``name`` is wrong, and ``remedy`` says what
+    to give."""
+    if not holds:
+        raise ConfigurationError(f"{name}={brief(value)}: give {remedy}")
+
+
 def check_bool(name: str, value: object) -> None:
     """Raise :class:`ConfigurationError` unless ``value`` is ``True`` or ``False``; the text ``"false"`` is truthy."""
-    if value is not True and value is not False:
-        raise ConfigurationError(f"{name}={brief(value)}: give True or False")
+    require(value is True or value is False, name, value, "True or False")
 
 
 def is_number(value: object) -> TypeGuard[float]:
@@ -101,33 +107,29 @@ def is_number(value: object) -> TypeGuard[float]:
 
 def check_text(name: str, value: object) -> None:
     """Raise :class:`ConfigurationError` unless ``value`` is text."""
-    if not isinstance(value, str):
-        raise ConfigurationError(f"{name}={brief(value)}: give text")
+    require(isinstance(value, str), name, value, "text")
 
 
 def check_path(name: str, value: object) -> None:
     """Raise :class:`ConfigurationError` unless ``value`` is the path of a file or folder."""
-    if not isinstance(value, (str, Path)) or value == "":
-        raise ConfigurationError(f"{name}={brief(value)}: give a path")
+    require(isinstance(value, (str, Path)) and value != "", name, value, "a path")
 
 
 def check_iterable(name: str, value: object, remedy: str = "a list") -> None:
     """Raise :class:`ConfigurationError` unless ``value`` is iterable, and neither a mapping nor text, whose items would
     be its characters."""
-    if not isinstance(value, Iterable) or isinstance(value, (str, bytes, Mapping)):
-        raise ConfigurationError(f"{name}={brief(value)}: give {remedy}")
+    require(isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping)), name, value, remedy)
 
 
 def check_mapping(name: str, value: object, remedy: str) -> None:
     """Raise :class:`ConfigurationError` unless ``value`` is a dict with text as keys."""
-    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-        raise ConfigurationError(f"{name}={brief(value)}: give {remedy}")
+    require(isinstance(value, Mapping) and all(isinstance(key, str) for key in value), name, value, remedy)
 
 
 def check_logger(logger: object) -> None:
     """Raise :class:`ConfigurationError` unless ``logger`` is a logger, an adapter of one, or ``None``."""
-    if not isinstance(logger, (logging.Logger, logging.LoggerAdapter, NoneType)):
-        raise ConfigurationError(f"logger={brief(logger)}: give a logging.Logger")
+    allowed = (logging.Logger, logging.LoggerAdapter, NoneType)
+    require(isinstance(logger, allowed), "logger", logger, "a logging.Logger")
 
 
 def brief(value: object) -> str:

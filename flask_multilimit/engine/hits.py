@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, cast, get_args
 from .algorithms import ALGORITHMS, BAN
 from .algorithms.base import COUNTED
 from .bans import Ban
-from .errors import ConfigurationError, brief, check_bool, check_iterable
+from .errors import ConfigurationError, brief, check_bool, check_iterable, require
 from .forks import notify_child
 from .keys import (
     DEFAULT_PREFIX,
@@ -187,8 +187,7 @@ def checked_hits(given: object) -> tuple[Hit, ...]:
     check_iterable("hits", given, _HITS)
     hits = tuple(cast("Iterable[Hit]", given))
     for each in hits:
-        if not isinstance(each, Hit):
-            raise ConfigurationError(f"hits={brief(each)}: give {_HITS}")
+        require(isinstance(each, Hit), "hits", each, _HITS)
     return hits
 
 
@@ -312,15 +311,13 @@ def check_hit_cost(cost: object, rule: Rule) -> None:
 def check_policy(policy: object, name: str = "on_storage_error") -> None:
     """Raise :class:`ConfigurationError` unless ``policy`` is one of :data:`OnStorageError`."""
     known = get_args(OnStorageError)
-    if not isinstance(policy, str) or policy not in known:
-        raise ConfigurationError(f"{name}={brief(policy)}: give one of {', '.join(map(repr, known))}")
+    require(isinstance(policy, str) and policy in known, name, policy, f"one of {', '.join(map(repr, known))}")
 
 
 def check_hash_tag(hash_tag: object) -> None:
     """Raise :class:`ConfigurationError` unless ``hash_tag`` is one of :data:`.HashTag`."""
-    known = get_args(HashTag)
-    if not isinstance(hash_tag, str) or hash_tag not in known:
-        raise ConfigurationError(f"hash_tag={brief(hash_tag)}: give {' or '.join(map(repr, known))}")
+    holds = isinstance(hash_tag, str) and hash_tag in get_args(HashTag)
+    require(holds, "hash_tag", hash_tag, " or ".join(map(repr, get_args(HashTag))))
 
 
 @lru_cache(maxsize=1024)
@@ -391,8 +388,7 @@ def matching(name: str, text: object, pattern: re.Pattern[str]) -> str:
 
 def check_ban(ban: object) -> None:
     """Raise :class:`ConfigurationError` unless ``ban`` is a :class:`Ban`."""
-    if not isinstance(ban, Ban):
-        raise ConfigurationError(f"ban={brief(ban)}: give a Ban, such as ban=Ban(after=3, within=600, time=3600)")
+    require(isinstance(ban, Ban), "ban", ban, "a Ban, such as ban=Ban(after=3, within=600, time=3600)")
 
 
 def ban_hit(ban: Ban, stem: str, watched: Sequence[Hit], name: str) -> BanHit:

@@ -15,7 +15,7 @@ from uuid import UUID
 
 from .algorithms.base import COUNTED
 from .decision import NOT_SETTLED, Charge, Decision, require_decision
-from .errors import ConfigurationError, brief, check_iterable, is_number
+from .errors import ConfigurationError, check_iterable, is_number, require
 from .forks import notify_child
 from .hits import PEEK_ID, Hit, Hits, checked_hits
 from .reply import as_allowed, head
@@ -56,11 +56,9 @@ class Limiter:
         sleep: Callable[[float], None] = time.sleep,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        if layers is not None and not isinstance(layers, Layers):
-            raise ConfigurationError(f"layers={brief(layers)}: give Layers(...)")
+        require(layers is None or isinstance(layers, Layers), "layers", layers, "Layers(...)")
         for name, function in (("sleep", sleep), ("monotonic", monotonic)):
-            if not callable(function):
-                raise ConfigurationError(f"{name}={brief(function)}: give a callable, such as time.{name}")
+            require(callable(function), name, function, f"a callable, such as time.{name}")
         if layers is None and not is_storage(storage):
             layers = Layers()
         innermost = storage_from(storage)
@@ -123,8 +121,7 @@ class Limiter:
         may end a dropped generator inside of another check in memory, for which a check would wait forever.
         """
         if check_id is not None:
-            if not isinstance(check_id, UUID):
-                raise ConfigurationError(f"check_id={brief(check_id)}: give a UUID: the id of a Decision, or uuid4()")
+            require(isinstance(check_id, UUID), "check_id", check_id, "a UUID: the id of a Decision, or uuid4()")
             self._settled.forget(check_id.bytes)  # its new charges can be settled again
         if not isinstance(hits, Hits):
             hits = Hits(hits)
@@ -213,8 +210,8 @@ class Limiter:
         settlement. Called while garbage is collected, by a generator that was dropped, it lets a thread settle soon.
         """
         require_decision(decision)
-        if type(units) is not int or not 0 <= units <= COUNTED:
-            raise ConfigurationError(f"units={brief(units)}: give a whole number from 0 to {COUNTED}")
+        holds = type(units) is int and 0 <= units <= COUNTED
+        require(holds, "units", units, f"a whole number from 0 to {COUNTED}")
         checked = decision.hits
         apply_overrides = getattr(checked, "apply_overrides", None)  # lost if the decision was pickled
         hits = checked if hits is None else self._with_overridden(checked_hits(hits), checked, apply_overrides)
@@ -322,8 +319,8 @@ def _check_lease(charge: Charge) -> None:
 
 
 def _check_timeout(timeout: object) -> None:
-    if not is_number(timeout) or not (timeout <= LONGEST or timeout == inf):
-        raise ConfigurationError(f"timeout={brief(timeout)}: give seconds; math.inf waits as long as it takes")
+    holds = is_number(timeout) and (timeout <= LONGEST or timeout == inf)
+    require(holds, "timeout", timeout, "seconds; math.inf waits as long as it takes")
 
 
 class _Block:

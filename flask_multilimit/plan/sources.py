@@ -19,7 +19,7 @@ from ..declare.limiter import Declaration
 from ..declare.unwrap import attributes_of, functions_below
 from ..declare.written import OFF
 from ..engine import ConfigurationError, Rule
-from ..engine.errors import brief
+from ..engine.errors import require
 from ..observe.traffic.counts import counted_name
 
 if TYPE_CHECKING:
@@ -235,8 +235,7 @@ def declarations_from(given: Any, where: str) -> tuple[Declaration, ...]:
 
 def _by_name(limits: Any, where: str) -> list[tuple[str, str, tuple[Declaration, ...]]]:
     """For each name: where it is declared, and its limits; none if they are off."""
-    if not isinstance(limits, Mapping):
-        raise ConfigurationError(f"{where}={brief(limits)}: give {LIMITS_BY_NAME}")
+    require(isinstance(limits, Mapping), where, limits, LIMITS_BY_NAME)
     return [
         (str(name), place, () if given == OFF else _limits_from(given, place))
         for name, given, place in ((name, given, f'{where}["{name}"]') for name, given in limits.items())

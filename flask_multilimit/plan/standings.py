@@ -11,7 +11,7 @@ from flask import has_request_context
 from ..declare.dynamic import DynamicRules
 from ..declare.subjects import ANONYMOUS, LimitType, Resolve, Subject
 from ..engine import ConfigurationError, Rule
-from ..engine.errors import brief
+from ..engine.errors import require
 from ..engine.text import LONGEST_NAME, Phrase
 from .hits import SOMEBODY, About, AppliedLimits
 from .plans import Plans, reject_unknown_type
@@ -107,8 +107,7 @@ def methods_for(plans: Plans, endpoint: str, method: str | None) -> list[str]:
     if is_unmatched(plans, endpoint):
         return sorted(plans.unmatched_methods) if method is None else [method.upper()]
     require_endpoint(plans, endpoint)
-    if method is not None and not isinstance(method, str):
-        raise ConfigurationError(f'method={brief(method)}: give the name of one, such as "POST"')
+    require(method is None or isinstance(method, str), "method", method, 'the name of one, such as "POST"')
     taken = plans.methods_of(endpoint)
     if method is None:
         return taken
@@ -122,8 +121,7 @@ def methods_for(plans: Plans, endpoint: str, method: str | None) -> list[str]:
 
 def require_endpoint(plans: Plans, endpoint: str) -> None:
     """Raise :class:`ConfigurationError` if no endpoint has this name, or no route leads to it."""
-    if not isinstance(endpoint, str):
-        raise ConfigurationError(f'endpoint={brief(endpoint)}: give the name of one, such as "api.update"')
+    require(isinstance(endpoint, str), "endpoint", endpoint, 'the name of one, such as "api.update"')
     views = plans.app.view_functions
     if endpoint not in views:
         nearest = difflib.get_close_matches(endpoint, views, n=1)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from uuid import UUID
 
 from ..decision import Charge, Decision
-from ..errors import ConfigurationError, StorageError, brief, is_number
+from ..errors import ConfigurationError, StorageError, is_number, require
 from ..hits import Hit
 
 LONGEST_TIMEOUT = 60
@@ -194,14 +194,13 @@ def monotonic_microseconds() -> int:
 
 def check_clock(clock: object) -> None:
     """Raise :class:`ConfigurationError` unless ``clock`` is callable."""
-    if not callable(clock):
-        raise ConfigurationError(f"clock={brief(clock)}: give a callable that returns microseconds")
+    require(callable(clock), "clock", clock, "a callable that returns microseconds")
 
 
 def check_timeout(timeout: object) -> None:
     """Raise :class:`ConfigurationError` unless ``timeout`` is a time-out for a server's answers, in seconds."""
-    if not is_number(timeout) or not 0 < timeout <= LONGEST_TIMEOUT:
-        raise ConfigurationError(f"timeout={brief(timeout)}: give seconds above 0, at most {LONGEST_TIMEOUT}")
+    holds = is_number(timeout) and 0 < timeout <= LONGEST_TIMEOUT
+    require(holds, "timeout", timeout, f"seconds above 0, at most {LONGEST_TIMEOUT}")
 
 
 def check_storage(given: object, layer: str) -> None:

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from heapq import heappop, heappush, heapreplace
 from typing import Protocol
 
-from ..errors import ConfigurationError, brief
+from ..errors import require
 
 MOST_KEYS = 100_000
 """The most keys that a process counts by itself, by default."""
@@ -186,5 +186,5 @@ def _remove_leaf(heap: list[tuple[int, str]], place: int) -> None:
 
 def check_memory_keys(most: object) -> None:
     """Raise :class:`ConfigurationError` unless ``most`` is a sensible number of keys."""
-    if type(most) is not int or most < FEWEST_KEYS:
-        raise ConfigurationError(f"memory_keys={brief(most)}: give a whole number, {FEWEST_KEYS} or more")
+    holds = type(most) is int and most >= FEWEST_KEYS
+    require(holds, "memory_keys", most, f"a whole number, {FEWEST_KEYS} or more")

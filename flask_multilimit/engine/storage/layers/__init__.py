@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
-from ...errors import ConfigurationError, brief, check_logger, is_number
+from ...errors import check_logger, is_number, require
 from ...hits import OnStorageError, check_policy
 from ..base import DENY_SECONDS, LONGEST_DENY_SECONDS, Clocked, Storage, layers_of, load, monotonic_microseconds
 from ..forgetting import MOST_KEYS, check_memory_keys
@@ -47,10 +47,9 @@ class Layers:
         check_memory_keys(self.memory_keys)
         check_logger(self.logger)
         check_on_change(self.on_change)
-        if not is_number(self.deny_cache) or not 0 <= self.deny_cache <= LONGEST_DENY_SECONDS:
-            raise ConfigurationError(
-                f"deny_cache={brief(self.deny_cache)}: give seconds from 0, which is off, to {LONGEST_DENY_SECONDS:g}"
-            )
+        seconds = self.deny_cache
+        holds = is_number(seconds) and 0 <= seconds <= LONGEST_DENY_SECONDS
+        require(holds, "deny_cache", seconds, f"seconds from 0, which is off, to {LONGEST_DENY_SECONDS:g}")
 
     def around(self, storage: Storage) -> Storage:
         """``storage`` with its layers, if it is shared."""

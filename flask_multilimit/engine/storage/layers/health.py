@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from ...errors import ConfigurationError, StorageError, brief, with_remedy
+from ...errors import StorageError, require, with_remedy
 from ...forks import worker_of_gunicorn
 from ...hits import Hit, OnStorageError
 from ...keys import without_subject
@@ -63,16 +63,13 @@ class Health(NamedTuple):
 
 def check_workers(given: object) -> None:
     """Raise :class:`ConfigurationError` unless ``given`` is a number of processes, or ``None`` to count them."""
-    if given is not None and (type(given) is not int or given < 1):
-        raise ConfigurationError(
-            f"workers={brief(given)}: give a whole number, 1 or more, or leave it out to have them counted"
-        )
+    holds = given is None or (type(given) is int and given >= 1)
+    require(holds, "workers", given, "a whole number, 1 or more, or leave it out to have them counted")
 
 
 def check_on_change(on_change: object) -> None:
     """Raise :class:`ConfigurationError` unless ``on_change`` is callable or ``None``."""
-    if on_change is not None and not callable(on_change):
-        raise ConfigurationError(f"on_change={brief(on_change)}: give a callable with the Health")
+    require(on_change is None or callable(on_change), "on_change", on_change, "a callable with the Health")
 
 
 class Report:
