@@ -17,6 +17,7 @@ import re
 import sys
 import traceback
 from collections.abc import Sequence
+from functools import partialmethod
 from typing import Any
 from unicodedata import category
 
@@ -108,18 +109,6 @@ class SafeLogger:
         given = logger._logger if isinstance(logger, SafeLogger) else logger
         self._logger = logging.getLogger(LOGGER) if given is None else given
 
-    def info(self, message: str, *arguments: object) -> None:
-        self.log(logging.INFO, message, *arguments)
-
-    def warning(self, message: str, *arguments: object, error: BaseException | None = None) -> None:
-        self.log(logging.WARNING, message, *arguments, error=error)
-
-    def error(self, message: str, *arguments: object, error: BaseException | None = None) -> None:
-        self.log(logging.ERROR, message, *arguments, error=error)
-
-    def critical(self, message: str, *arguments: object, error: BaseException | None = None) -> None:
-        self.log(logging.CRITICAL, message, *arguments, error=error)
-
     def exception(self, message: str, *arguments: object) -> None:
         """Log the exception that is being handled, with its traceback."""
         self.log(logging.ERROR, message, *arguments, error=sys.exc_info()[1])
@@ -146,6 +135,11 @@ class SafeLogger:
         )
         record.exc_text = None if error is None else _traceback(error)
         logger.handle(record)
+
+    info = partialmethod(log, logging.INFO)
+    warning = partialmethod(log, logging.WARNING)
+    error = partialmethod(log, logging.ERROR)
+    critical = partialmethod(log, logging.CRITICAL)
 
 
 class _Safe:
