@@ -16,11 +16,10 @@ from .reply import (
     ALLOWED,
     DELAY,
     NOW,
+    RESET_AFTERS,
     RETRY_AFTERS,
     Reply,
     Standing,
-    reset_afters,
-    retry_afters,
     standing_of,
     standings_of,
 )
@@ -191,7 +190,7 @@ class Decision(DecisionFields):
         if not self.allowed or self.check_id == PEEK_ID:
             return ()
         ahead = self.ahead or [0] * len(self.hits)
-        standings = zip(self.hits, ahead, retry_afters(self.reply), reset_afters(self.reply), strict=True)
+        standings = zip(self.hits, ahead, self.reply[RETRY_AFTERS], self.reply[RESET_AFTERS], strict=True)
         return tuple(
             Charge(hit, self.at + offset + reset_after)
             for hit, offset, retry_after, reset_after in standings
@@ -276,14 +275,14 @@ class Decision(DecisionFields):
     @property
     def violated(self) -> tuple[RuleStatus, ...]:
         """All statuses that refuse the check, not only the first."""
-        if not any(retry_afters(self.reply)):
+        if not any(self.reply[RETRY_AFTERS]):
             return ()
         return tuple(status for status in self.statuses if not status.allowed and not status.hit.shadow)
 
     @property
     def shadowed(self) -> tuple[RuleStatus, ...]:
         """The statuses of shadows that would have refused."""
-        if not any(retry_afters(self.reply)):
+        if not any(self.reply[RETRY_AFTERS]):
             return ()
         return tuple(status for status in self.statuses if not status.allowed and status.hit.shadow)
 
@@ -326,7 +325,7 @@ class Decision(DecisionFields):
     def reset_after(self) -> float:
         """Seconds until every quota is full again if there are no requests."""
         if not self.settled and not bans_of(self.hits):
-            return max(reset_afters(self.reply), default=0) / _MICROSECONDS
+            return max(self.reply[RESET_AFTERS], default=0) / _MICROSECONDS
         return max((status.reset_after for status in self.statuses), default=0.0)
 
     def after_settlement(self, settled: Mapping[str, int]) -> Decision:

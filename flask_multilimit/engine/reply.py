@@ -30,7 +30,8 @@ FIELDS_PER_HIT = 3
 """Numbers for each hit."""
 REMAININGS = slice(REMAINING, None, FIELDS_PER_HIT)
 RETRY_AFTERS = slice(RETRY_AFTER, None, FIELDS_PER_HIT)
-"""These numbers of all hits, for the few places on the path of each request: a slice saves a call."""
+RESET_AFTERS = slice(RESET_AFTER, None, FIELDS_PER_HIT)
+"""These numbers of all hits: a slice saves a call on the path of each request."""
 
 
 def head(now: int, delay: int = 0, *, allowed: bool = True) -> list[int]:
@@ -91,14 +92,6 @@ def standings_of(reply: Reply) -> Iterable[tuple[int, int, int]]:
     """The standing of each hit, in order."""
     numbers = iter(reply[REMAINING:])
     return zip(numbers, numbers, numbers, strict=True)
-
-
-def retry_afters(reply: Reply) -> Reply:
-    return reply[RETRY_AFTERS]
-
-
-def reset_afters(reply: Reply) -> Reply:
-    return reply[RESET_AFTER::FIELDS_PER_HIT]
 
 
 def as_allowed(reply: Reply) -> list[int]:

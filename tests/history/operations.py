@@ -7,7 +7,7 @@ from typing import Literal
 
 from flask_multilimit.engine import Hit
 from flask_multilimit.engine.decision import Charge
-from flask_multilimit.engine.reply import NOW, retry_afters
+from flask_multilimit.engine.reply import NOW, RETRY_AFTERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Operation:
 
     @property
     def allowed(self) -> bool:
-        answers = zip(self.hits, retry_afters(self.reply), strict=True)
+        answers = zip(self.hits, self.reply[RETRY_AFTERS], strict=True)
         return all(hit.shadow or retry_after == 0 for hit, retry_after in answers)
 
     @property
@@ -41,7 +41,7 @@ class Operation:
         """The hits that this check has charged, unless its id was charged before."""
         if self.kind not in {"check", "repeat"} or not self.allowed:
             return ()
-        answers = zip(self.hits, retry_afters(self.reply), strict=True)
+        answers = zip(self.hits, self.reply[RETRY_AFTERS], strict=True)
         return tuple(hit for hit, retry_after in answers if hit.cost and retry_after == 0)
 
     def __str__(self) -> str:

@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from flask_multilimit.engine import Limiter, Rule, hits_for
-from flask_multilimit.engine.reply import retry_afters
+from flask_multilimit.engine.reply import RETRY_AFTERS
 from flask_multilimit.engine.storage import MemoryStorage
 from history import worker
 from history.broken import COMPILED_ONLY, DEFECTS, GENERIC_ONLY, JITTERING_CLOCK, Defect
@@ -109,7 +109,7 @@ def refuses_by_each_algorithm(operations: list[Operation]) -> bool:
 
 
 def refused_by(algorithm: str, check: Operation) -> bool:
-    answers = zip(check.hits, retry_afters(check.reply), strict=True)
+    answers = zip(check.hits, check.reply[RETRY_AFTERS], strict=True)
     return any(hit.rule.algorithm == algorithm and retry_after > 0 for hit, retry_after in answers)
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from flask_multilimit.engine import Ban, Concurrent, Decision, Hit, Limiter, MemoryStorage, RedisStorage, Rule, hits_for
 from flask_multilimit.engine.algorithms import ALGORITHMS
-from flask_multilimit.engine.reply import NOW, reset_afters, retry_afters
+from flask_multilimit.engine.reply import NOW, RESET_AFTERS, RETRY_AFTERS
 from support.clock import Clock
 from support.oracle import Oracle
 from support.rates import RATES
@@ -163,7 +163,7 @@ class History:
             return self.plan[step.which % len(self.plan)].quota.window
         if step.what in {"retry", "reset"} and self.decisions:
             reply = self.decisions[-1][0].reply
-            times = retry_afters(reply) if step.what == "retry" else reset_afters(reply)
+            times = reply[RETRY_AFTERS] if step.what == "retry" else reply[RESET_AFTERS]
             due = [instant for instant in times if instant > 0] or [0]
             return max(due[step.which % len(due)] + reply[NOW] - self.clock.now, 0)
         return {"second": 1_000_000, "back": -30_000_000, "slip": -200_000 // (step.which + 1)}.get(step.what, 0)

@@ -28,7 +28,7 @@ from redis.crc import key_slot
 from ...decision import Charge, Decision
 from ...errors import ConfigurationError, StorageError
 from ...hits import BanHit, Hit, Hits, bans_of, memoized
-from ...reply import DELAY, Standing, joined, retry_afters, standing_of
+from ...reply import DELAY, RETRY_AFTERS, Standing, joined, standing_of
 from ...rules import Rule
 from ..addresses import shown_storage
 from ..base import Lost, Slot, StoredKey, check_clock, check_timeout
@@ -64,7 +64,7 @@ class Group:
 
     def refusing_places(self, answer: Decision) -> list[int]:
         """The places of the hits that refuse."""
-        return [place for place, wait in zip(self.places, retry_afters(answer.reply), strict=True) if wait]
+        return [place for place, wait in zip(self.places, answer.reply[RETRY_AFTERS], strict=True) if wait]
 
 
 GroupDecision = tuple[Group, Decision]

@@ -26,7 +26,7 @@ from ...decision import FALLBACKS, Charge, Decision, decision_of
 from ...errors import ConfigurationError, brief, is_number
 from ...forks import notify_child
 from ...hits import Hit, bans_of, memoized, new_id
-from ...reply import ALLOWED, aged, passing_times, retry_afters, start_of
+from ...reply import ALLOWED, RETRY_AFTERS, aged, passing_times, start_of
 from ..base import (
     DENY_SECONDS,
     LONGEST_DENY_SECONDS,
@@ -200,7 +200,7 @@ def _keys_of(hits: tuple[Hit, ...]) -> tuple[str, ...]:
 def _strikes_after(decision: Decision) -> float:
     """The microseconds after which such a refusal is a strike of a ban that watches it: those for which the ban holds,
     and 0 if it does not."""
-    waits = retry_afters(decision.reply)
+    waits = decision.reply[RETRY_AFTERS]
     watching = [place for place, _, watched in bans_of(decision.hits) if any(waits[other] for other in watched)]
     return min([waits[place] for place in watching], default=math.inf)
 
@@ -209,7 +209,7 @@ def _longest_refusal(decision: Decision) -> tuple[float, str]:
     """The microseconds that the longest refusal lasts, and its key. A refusal of unknown length may end at once."""
     return max(
         (math.inf if retry_after == NEVER else max(retry_after, 0), hit.key)
-        for hit, retry_after in zip(decision.hits, retry_afters(decision.reply), strict=True)
+        for hit, retry_after in zip(decision.hits, decision.reply[RETRY_AFTERS], strict=True)
         if retry_after and not hit.shadow
     )
 

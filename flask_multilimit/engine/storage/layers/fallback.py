@@ -16,7 +16,7 @@ from ...algorithms.base import encode_ban, level_of
 from ...decision import Decision
 from ...hits import BanHit, Hit, bans_of, memoized
 from ...periods import AROUND
-from ...reply import DELAY, NOW, Standing, head, reset_afters, retry_afters, standing_of, standings_of, start_of
+from ...reply import DELAY, NOW, RESET_AFTERS, RETRY_AFTERS, Standing, head, standing_of, standings_of, start_of
 from ...rules import LONGEST, Concurrent, Rule, changed
 from ..base import Slot, monotonic_microseconds
 from ..forgetting import MOST_KEYS
@@ -278,7 +278,7 @@ class Fallback:
             if full_at is not None:
                 self._backdated_to = min(full_at - _time_to_full(share, hit.cost), self.now())
             try:
-                refused_for = retry_afters(self._memory.check((hit,)).reply)[0]
+                refused_for = self._memory.check((hit,)).reply[RETRY_AFTERS][0]
                 if refused_for and self._backdated_to is not None:
                     self._backdated_to = min(self._backdated_to + refused_for, self.now())
                     self._memory.check((hit,))
@@ -326,7 +326,7 @@ def _remaining(decision: Decision, hit: Hit) -> int:
 def _time_to_full(rule: Rule, cost: int) -> int:
     """Microseconds until a key is full again that was unused before a charge of ``cost`` units."""
     reply = MemoryStorage(lambda: 0).check((Hit("", rule, cost),)).reply
-    return reset_afters(reply)[0]
+    return reply[RESET_AFTERS][0]
 
 
 def _decision(

@@ -30,7 +30,7 @@ from ...decision import FALLBACKS, Charge, Decision
 from ...errors import StorageError
 from ...forks import notify_child
 from ...hits import BanHit, Hit, bans_of, memoized, new_id, part_of
-from ...reply import DELAY, head, joined, retry_afters, standings_of
+from ...reply import DELAY, RETRY_AFTERS, head, joined, standings_of
 from ...rules import Rule
 from ...threads import notify_at_end
 from ..base import KeepsSlots, Lost, Slot, Storage, check_clock, check_storage, monotonic_microseconds
@@ -153,7 +153,7 @@ class _Question:
         of those that asked for more if the storage did not decide, because only the storage grants units in advance."""
         if answer.decided_by in FALLBACKS:
             return list(self.costs)
-        refusals = zip(self.places, retry_afters(answer.reply), strict=True)
+        refusals = zip(self.places, answer.reply[RETRY_AFTERS], strict=True)
         return [i for i, retry_after in refusals if retry_after and i in self.costs]
 
 

@@ -12,7 +12,7 @@ from uuid import UUID
 from ...decision import Charge, Decision
 from ...errors import StorageError
 from ...hits import Hit, Hits, memoized
-from ...reply import reset_afters, retry_afters
+from ...reply import RESET_AFTERS, RETRY_AFTERS
 from ..base import KeepsSlots, Slot, Storage
 from .fallback import unlimited
 
@@ -46,7 +46,7 @@ class Admitted:
     def still_counting(self, now: int) -> tuple[Hit, ...]:
         """The hits whose charge still counts."""
         at, reply, settled = self.on_shares.at, self.on_shares.reply, self.on_shares.settled
-        if not settled and not any(retry_afters(reply)) and at + min(reset_afters(reply)) > now:
+        if not settled and not any(reply[RETRY_AFTERS]) and at + min(reply[RESET_AFTERS]) > now:
             return self.hits  # usually, and there may be thousands
         keys = {charge.hit.key for charge in self.on_shares.charges if charge.until > now}
         keys.update(key for key, until in self.excess if until > now)
@@ -179,7 +179,7 @@ class PendingCharges:
     def _fill_up(self, decision: Decision, settled: Container[str]) -> None:
         """For each charge that did not fit, take all that is left. Later charges of the batch may have taken some of
         what was left then. A charge that was ``settled`` beyond its cost, by its key, becomes a debt."""
-        if not any(retry_afters(decision.reply)):  # usually, and there may be thousands of charges
+        if not any(decision.reply[RETRY_AFTERS]):  # usually, and there may be thousands of charges
             return
         statuses = list(decision.statuses)
         while statuses:
