@@ -245,8 +245,7 @@ class Decision(DecisionFields):
             remaining = max(remaining, 0)
         left = remaining + hit.cost - units
         if units > hit.cost:
-            before = reset_after or _until_next_period(quota, self.at)
-            return left, _full_after(quota, left, hit.rule.algorithm, before)
+            return left, _full_after(quota, left, hit.rule.algorithm, reset_after, self.at)
         return left, 0 if left >= quota.burst else reset_after
 
     def _settled_standing(self, hit: Hit, standing: Standing) -> tuple[int, int, int]:
@@ -275,16 +274,17 @@ class Decision(DecisionFields):
     @property
     def violated(self) -> tuple[RuleStatus, ...]:
         """All statuses that refuse the check, not only the first."""
-        if not any(self.reply[RETRY_AFTERS]):
-            return ()
-        return tuple(status for status in self.statuses if not status.allowed and not status.hit.shadow)
+        return self._refusing(shadow=False)
 
     @property
     def shadowed(self) -> tuple[RuleStatus, ...]:
         """The statuses of shadows that would have refused."""
+        return self._refusing(shadow=True)
+
+    def _refusing(self, *, shadow: bool) -> tuple[RuleStatus, ...]:
         if not any(self.reply[RETRY_AFTERS]):
             return ()
-        return tuple(status for status in self.statuses if not status.allowed and status.hit.shadow)
+        return tuple(status for status in self.statuses if not status.allowed and status.hit.shadow is shadow)
 
     @property
     def remaining(self) -> int:
@@ -338,11 +338,11 @@ class Decision(DecisionFields):
         return Decision(self.check_id, self.hits, reply or self.reply, self.decided_by, settled, self.ahead)
 
 
-def _full_after(quota: Quota, left: int, algorithm: str, before: int) -> int:
+def _full_after(quota: Quota, left: int, algorithm: str, before: int, now: int) -> int:
     """Microseconds until ``quota`` is full again after a settlement beyond the charge. ``left`` units remain (below 0:
     a debt); without the settlement, the quota would have been full after ``before``."""
     if quota.periods is not None:
-        return before
+        return before or quota.periods.around(now)[AROUND + 1] - now
     if algorithm in EVENLY:
         return max(-((left - quota.burst) * quota.window // quota.count), before)
     if algorithm == "fixed_window":
@@ -350,11 +350,6 @@ def _full_after(quota: Quota, left: int, algorithm: str, before: int) -> int:
     if algorithm == "sliding_window_counter":
         return before if before > quota.window else quota.window + (before or quota.window)
     return max(quota.window, before)
-
-
-def _until_next_period(quota: Quota, now: int) -> int:
-    """Microseconds until the period of a calendar ends; 0 for any other rule."""
-    return 0 if quota.periods is None else quota.periods.around(now)[AROUND + 1] - now
 
 
 def decision_of(

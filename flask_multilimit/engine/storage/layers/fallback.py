@@ -89,7 +89,7 @@ class Fallback:
         last = self._recent.get(keys)
         if last is None:
             self._add_answer(keys, decision)
-        elif decision.reply[NOW] >= last.decision.reply[NOW] or _has_stepped_back(last.decision, decision):
+        elif not -OVERTAKEN < decision.reply[NOW] - last.decision.reply[NOW] < 0:
             last.before, last.decision, last.at = last.decision, decision, self.now()
         if self._needs_sweep:
             self._sweep()
@@ -300,12 +300,6 @@ def without_bans(hits: tuple[Hit, ...]) -> tuple[Hit, ...]:
     if not bans_of(hits):
         return hits
     return tuple(hit for hit in hits if not isinstance(hit, BanHit))
-
-
-def _has_stepped_back(last: Decision, decision: Decision) -> bool:
-    """Whether ``decision`` is older than the ``last`` one because the server's clock has stepped back, and not because
-    another thread was faster."""
-    return last.at - decision.at >= OVERTAKEN
 
 
 def _joined_keys(hits: tuple[Hit, ...]) -> str:
