@@ -38,38 +38,33 @@ def reject_unserved(plans: Mapping[tuple[str, str], Plan]) -> None:
                 )
 
 
-def reject_mixed(plans: Collection[Plan]) -> None:
+def reject_mixed(plans: Iterable[Plan]) -> None:
     """Raise :class:`ConfigurationError` if limiters that share a quota do not count it alike."""
-    _reject_mixed_leases(plans)
-    _reject_mixed_types(plans)
-
-
-def _reject_mixed_leases(plans: Iterable[Plan]) -> None:
-    """Raise :class:`ConfigurationError` if two rules share a key, but only one of them has a lease and so counts
-    longer: the other would not see all that the first one has just admitted."""
-    found: dict[tuple[object, ...], tuple[str, Rule]] = {}
+    types: dict[tuple[str, str], tuple[str, Declaration]] = {}
+    rules: dict[tuple[str, str, str], tuple[str, Rule]] = {}
     for plan in plans:
-        for planned, rule in ((limiter, rule) for limiter in plan.limiters for _, rule in limiter.rules):
-            counted = (planned.stem, planned.declaration.type_name, rule.key_part)
-            where, other = found.setdefault(counted, (plan.scope, rule))
-            if other.quota.window != rule.quota.window:
-                raise ConfigurationError(
-                    f'limiter on "{plan.scope}": Rule({rule}) shares a key with Rule({other}) on "{where}", but only '
-                    "one of them has a lease, and counts longer for it; give both a lease, or none"
-                )
+        for limiter in plan.limiters:
+            declared = limiter.declaration
+            counted = (limiter.stem, declared.type_name)
+            _reject_mixed_type(plan.scope, declared, *types.setdefault(counted, (plan.scope, declared)))
+            for _, rule in limiter.rules:
+                first = rules.setdefault((*counted, rule.key_part), (plan.scope, rule))
+                _reject_mixed_lease(plan.scope, rule, *first)
 
 
-def _reject_mixed_types(plans: Iterable[Plan]) -> None:
-    """Raise :class:`ConfigurationError` if only one of two limiters with one scope and one name counts several types
-    together: a client that chooses the subject of the other could send what is the subject of somebody else there."""
-    found: dict[tuple[str, str], tuple[str, Declaration]] = {}
-    for plan in plans:
-        for declared, stem in ((limiter.declaration, limiter.stem) for limiter in plan.limiters):
-            where, other = found.setdefault((stem, declared.type_name), (plan.scope, declared))
-            _reject_mixed_type(plan.scope, declared, where, other)
+def _reject_mixed_lease(scope: str, rule: Rule, where: str, other: Rule) -> None:
+    """Raise :class:`ConfigurationError` if only one of two rules that share a key has a lease and so counts longer: the
+    other would not see all that the first one has just admitted."""
+    if other.quota.window != rule.quota.window:
+        raise ConfigurationError(
+            f'limiter on "{scope}": Rule({rule}) shares a key with Rule({other}) on "{where}", but only '
+            "one of them has a lease, and counts longer for it; give both a lease, or none"
+        )
 
 
 def _reject_mixed_type(scope: str, declared: Declaration, where: str, other: Declaration) -> None:
+    """Raise :class:`ConfigurationError` if only one of two limiters with one scope and one name counts several types
+    together: a client that chooses the subject of the other could send what is the subject of somebody else there."""
     if isinstance(declared.type, tuple) != isinstance(other.type, tuple):
         raise ConfigurationError(
             f'limiter on "{scope}": the {declared} shares its scope and its name with the {other} on '
