@@ -17,7 +17,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from heapq import heappop, heappush, heapreplace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from ..errors import require
 
@@ -47,16 +47,13 @@ class QuotasOfKeys(Protocol):
         """When it admits again; 0 if it admits now."""
 
 
-class _Group:
+class _Group(NamedTuple):
     """Keys whose windows have one magnitude, in two heaps, each entry an instant and a key."""
 
-    __slots__ = ("filling", "refusing")
-
-    def __init__(self) -> None:
-        self.filling: list[tuple[int, str]] = []
-        """The quota is full again at the instant, or later if it was charged since."""
-        self.refusing: list[tuple[int, str]] = []
-        """The key refuses until the instant, so it was not forgotten in its turn."""
+    filling: list[tuple[int, str]]
+    """The quota is full again at the instant, or later if it was charged since."""
+    refusing: list[tuple[int, str]]
+    """The key refuses until the instant, so it was not forgotten in its turn."""
 
 
 class Forgetting:
@@ -77,7 +74,7 @@ class Forgetting:
         magnitude = window.bit_length()
         group = self._groups.get(magnitude)
         if group is None:
-            group = self._groups[magnitude] = _Group()
+            group = self._groups[magnitude] = _Group([], [])
         heappush(group.filling, (due, key))
         if due < self.first_due:  # noqa: PLR1730 - `min` would take longer than the rest
             self.first_due = due
@@ -167,7 +164,7 @@ class Forgetting:
     def _count_forgotten(self, number: int) -> None:
         self._amount -= number
         self.first_due = min(
-            (heap[0][0] for each in self._groups.values() for heap in (each.filling, each.refusing) if heap),
+            (heap[0][0] for each in self._groups.values() for heap in each if heap),
             default=NOTHING_DUE,
         )
 
