@@ -64,7 +64,10 @@ def library(names: Iterable[str]) -> list[str]:
     include come first."""
     names = sorted(set(names))
     includes = dict.fromkeys(include for name in names for include in algorithm_of(name).INCLUDES)
-    return [*map(source_of_include, includes), *(f"do\n{source_of_algorithm(name)}end\n" for name in names)]
+    return [
+        *(_read(algorithms, name) for name in includes),
+        *(f"do\n{source_of_algorithm(name)}end\n" for name in names),
+    ]
 
 
 def script_for(driver: str, hits: Iterable[Hit]) -> Script:
@@ -75,10 +78,6 @@ def script_for(driver: str, hits: Iterable[Hit]) -> Script:
 def source(name: str) -> str:
     """The text of a driver, or of a part of one."""
     return _read(sys.modules[__name__], name)
-
-
-def source_of_include(name: str) -> str:
-    return _read(algorithms, name)
 
 
 def source_of_algorithm(name: str) -> str:
