@@ -25,7 +25,7 @@ from ..engine.hits import LARGEST_COST, BanHit, Hits, Origin, ban_hit, part_in_k
 from ..engine.keys import HashTag, escape_subject, stem_of, stem_of_key, stem_of_subject
 from ..engine.rules import NAME
 from .hits import REQUEST, About, Applied, AppliedLimits, RulesOf, strictest
-from .overrides import NamedRule, Overrides, SpecialSubjects, change_rules, rules_of_subject, times_as_many
+from .overrides import NamedRule, Overrides, SpecialSubjects, change_rules, rules_of_subject
 
 if TYPE_CHECKING:
     from ..control.entries import Override
@@ -130,7 +130,7 @@ class PlannedLimiter:
         named = tuple((self.declaration.name_of(rule), rule) for rule in rules)
         for override in self.by_name:
             try:
-                named = change_rules(named, (override,))
+                named = change_rules(named, override)
             except ConfigurationError as error:  # noqa: PERF203 - one that does not fit leaves the others
                 dynamic.log_ignored(override, error)
         return named
@@ -422,7 +422,7 @@ def _with_changed_rule(limiter: PlannedLimiter, override: Override, overrides: O
         return replace(limiter, by_name=(*limiter.by_name, override))
     if any(name == override.rule for name, _ in limiter.rules):
         overrides.effective.add(override.id)
-    return replace(limiter, rules=change_rules(limiter.rules, (override,)))
+    return replace(limiter, rules=change_rules(limiter.rules, override))
 
 
 def _with_changed_rules(limiter: PlannedLimiter, override: Override) -> PlannedLimiter:
@@ -430,7 +430,7 @@ def _with_changed_rules(limiter: PlannedLimiter, override: Override) -> PlannedL
     if override.shadow is not None:
         return replace(limiter, declaration=replace(declared, shadow=override.shadow))
     if override.times is not None:
-        rules = times_as_many(limiter.rules, override.times)
+        rules = change_rules(limiter.rules, override)
         return replace(limiter, rules=rules, by_name=(*limiter.by_name, override))
     fixed = override.written_rules
     named = tuple((declared.name_of(rule), rule) for rule in fixed)

@@ -141,22 +141,18 @@ class Group:
         return self._special[counted, has_parts]
 
 
-def change_rules(rules: Iterable[NamedRule], overrides: Sequence[Override]) -> tuple[NamedRule, ...]:
-    """The rules after the overrides that name them, without those that are off."""
+def change_rules(rules: Iterable[NamedRule], override: Override) -> tuple[NamedRule, ...]:
+    """The rules after an ``override`` of those that it names, or of all; without those that are off."""
     found = []
     for name, rule in rules:
-        changed: Rule | None = rule
-        for override in overrides:
-            if override.rule in {name, None} and changed is not None:
-                changed = _change_rule(changed, override)
-        if changed is not None:
-            found.append((name, changed))
+        if override.rule not in {name, None}:
+            found.append((name, rule))
+        elif not override.off:
+            found.append((name, _change_rule(rule, override)))
     return tuple(found)
 
 
-def _change_rule(rule: Rule, override: Override) -> Rule | None:
-    if override.off:
-        return None
+def _change_rule(rule: Rule, override: Override) -> Rule:
     if override.times is not None:
         return _times(rule, override.times)
     written = override.rules[0] if isinstance(override.rules, tuple) else override.rules
@@ -200,11 +196,6 @@ def _replaced(rule: Rule, given: dict[str, Any]) -> Rule:
     return rule_of({**kept, **given})
 
 
-def times_as_many(rules: Iterable[NamedRule], times: float) -> tuple[NamedRule, ...]:
-    """``rules`` with so many times their counts."""
-    return tuple((name, _times(rule, times)) for name, rule in rules)
-
-
 def _times(rule: Rule, times: float) -> Rule:
     count = max(floor(rule.count * times), 1)
     if isinstance(rule, Calendar):
@@ -240,5 +231,5 @@ class SpecialSubjects:
 def rules_of_subject(override: Override, declaration: Declaration, rules: Iterable[NamedRule]) -> tuple[NamedRule, ...]:
     """The rules of a limiter for a subject that has rules of its own, in place of ``rules``."""
     if override.times is not None:
-        return times_as_many(rules, override.times)
+        return change_rules(rules, override)
     return tuple((declaration.name_of(rule), rule) for rule in override.written_rules)

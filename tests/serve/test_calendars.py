@@ -149,7 +149,7 @@ def test_override_can_turn_a_rate_into_a_calendar() -> None:
 
 
 def test_override_can_multiply_the_count_of_a_calendar() -> None:
-    ((_, rule),) = change_rules([("r", BERLIN)], [override("x", rule="r", times=2.5)])
+    ((_, rule),) = change_rules([("r", BERLIN)], override("x", rule="r", times=2.5))
     assert rule == Calendar(5, "month", timezone="Europe/Berlin", anchor=15)
 
 
