@@ -50,7 +50,6 @@ from .sources import (
     UNMATCHED_SCOPE,
     Sources,
     class_of,
-    exemptions_of,
     methods_of_handlers,
     parts_of_view,
     scope_of,
@@ -322,7 +321,7 @@ class Plans:
         parts = parts_of_view(view, view_class, method)
         stack = stack_on(parts)
         own = stack.declarations if stack else ()
-        exempt = self.sources.exempt_from(endpoint, exemptions_of(parts))
+        exempt = self.sources.exempt_from(endpoint, parts)
         others = self.sources.for_endpoint(endpoint, method, own=own, exempt=exempt, by_flask=by_flask)
         made = self.planner.plan(
             endpoint,

@@ -146,12 +146,14 @@ class Sources(NamedTuple):
         application = () if "application" in exempt else self.application
         return (*application, *blueprint, *configured, *default)
 
-    def exempt_from(self, endpoint: str, of_view: frozenset[Level]) -> frozenset[Level]:
-        """The levels that ``endpoint`` is exempt from: by the settings, its view, or a blueprint. A blueprint that
-        is exempt from limits of blueprints keeps its own limits, and drops those of the blueprints around it."""
+    def exempt_from(self, endpoint: str, parts: Iterable[Any]) -> frozenset[Level]:
+        """The levels that ``endpoint`` is exempt from: by the settings, any of the ``parts`` of its view
+        (:func:`parts_of_view`), or a blueprint. A blueprint that is exempt from limits of blueprints keeps its own
+        limits, and drops those of the blueprints around it."""
         if any(self._matches(name, endpoint) for name, _ in self.exempt.near(endpoint)):
             return LEVELS
-        return of_view.union(*(exempt_levels(each) - {"blueprint"} for each in self._blueprints_of(endpoint)))
+        of_blueprints = (exempt_levels(each) - {"blueprint"} for each in self._blueprints_of(endpoint))
+        return frozenset[Level]().union(*map(exempt_levels, parts), *of_blueprints)
 
     def for_unmatched(self) -> tuple[Declaration, ...]:
         """The limits of requests without an endpoint. Those of the app apply only if there are limits for such
@@ -302,11 +304,6 @@ def limited_inside_view(view: Any) -> list[str]:
     handlers = [_handler(view_class, name) for name in sorted(http_method_funcs) if hasattr(view_class, name)]
     parts = [view_class.dispatch_request, *(each for each in handlers if each is not None)]
     return list(dict.fromkeys(where for part in parts for where in limited_inside(part)))
-
-
-def exemptions_of(parts: Iterable[Any]) -> frozenset[Level]:
-    """The levels that any part of a view (:func:`parts_of_view`) is exempt from."""
-    return frozenset(chain.from_iterable(map(exempt_levels, parts)))
 
 
 def parts_of_view(view: Any, view_class: type[View] | None, method: str) -> list[Any]:

@@ -15,7 +15,7 @@ from ..engine.errors import require
 from ..engine.text import LONGEST_NAME, Phrase
 from .hits import SOMEBODY, About, AppliedLimits
 from .plans import Plans, reject_unknown_type
-from .sources import UNMATCHED_SCOPE, class_of, exemptions_of, parts_of_view
+from .sources import UNMATCHED_SCOPE, class_of, parts_of_view
 
 _TYPES_OF_ALL = {*(each.value for each in LimitType), ANONYMOUS}
 
@@ -139,4 +139,4 @@ def is_exempt(plans: Plans, endpoint: str) -> bool:
     """Whether ``endpoint``, or a method of it, is exempt from the default limits."""
     view = plans.app.view_functions.get(endpoint)
     parts = (part for method in plans.methods_of(endpoint) for part in parts_of_view(view, class_of(view), method))
-    return "default" in plans.sources.exempt_from(endpoint, exemptions_of(parts))
+    return "default" in plans.sources.exempt_from(endpoint, parts)
