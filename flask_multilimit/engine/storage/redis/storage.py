@@ -330,11 +330,9 @@ class RedisStorage:
         return _decision(check_id, hits, answer, script.frame)
 
     def _run(self, driver: str, hits: tuple[Hit, ...], mode: bytes, check_id: bytes, *more: int) -> Any:
-        script, arguments = self._call_of(driver, hits, mode, check_id, *more)
-        answer = self._evaluate(script, arguments)
+        answer = self._evaluate(*self._call_of(driver, hits, mode, check_id, *more))
         if self._is_outside(hits, answer):
-            script, arguments = self._call_of(driver, hits, mode, check_id, *more)
-            answer = self._evaluate(script, arguments)
+            return self._evaluate(*self._call_of(driver, hits, mode, check_id, *more))
         return answer
 
     def _evaluate(self, script: Script, arguments: Sequence[bytes]) -> Any:
