@@ -213,12 +213,6 @@ def memoized(hits: tuple[Hit, ...], compute: Callable[[tuple[Hit, ...]], T]) -> 
     return result
 
 
-def memorize(hits: tuple[Hit, ...], compute: Callable[[tuple[Hit, ...]], T], result: T) -> None:
-    """Let :func:`memoized` return ``result`` from now on."""
-    if isinstance(hits, Hits):
-        hits.cache[compute] = result
-
-
 def from_fields(tuple_type: type[T]) -> Callable[[Any], T]:
     """A function that makes a named tuple from a tuple of its fields, in half the time that ``tuple_type(...)`` takes.
 

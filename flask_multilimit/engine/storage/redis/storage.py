@@ -21,7 +21,7 @@ from ...algorithms import concurrency
 from ...decision import Charge, Decision, decision_of
 from ...errors import ConfigurationError, StorageError
 from ...forks import LateLock, notify_child
-from ...hits import PEEK_ID, Hit, bans_of, calendars_of, memoized, memorize, new_id, packed_ban
+from ...hits import PEEK_ID, Hit, Hits, bans_of, calendars_of, memoized, new_id, packed_ban
 from ...reply import completed
 from ..addresses import shown_storage
 from ..base import Lost, Slot, StoredKey, check_clock, check_timeout
@@ -398,8 +398,8 @@ class RedisStorage:
 
     def _complete(self, hits: tuple[Hit, ...], variable: KnownShape | bool) -> tuple[bytes, bytes, list[int] | None]:
         """The parts of a command that is not the same each time, and the frame of its reply."""
-        if isinstance(variable, KnownShape) and SHAPES.count_check(variable):
-            memorize(hits, _prepared, _prepared(hits))
+        if isinstance(variable, KnownShape) and SHAPES.count_check(variable) and isinstance(hits, Hits):
+            hits.cache.pop(_prepared, None)  # its script is compiled now
         start, end, _, _, frame = memoized(hits, _prepared)
         for boundaries in self._boundaries(hits):
             end += boundaries + b"\r\n"
