@@ -146,7 +146,8 @@ class RedisStorage:
                 answer = self._wire.ask(start + new + end, started, check_open=not safe_to_repeat)
                 reply = completed(answer, len(hits), frame)
                 if reply is None:
-                    self._learn_time(hits, answer)
+                    if not self._is_outside(hits, answer):
+                        raise _malformed(hits, answer)
                     self._deadline.start(started)
                     return self._ask(CHECK, hits, new)
                 return decision_of(new, hits, reply, "storage")
@@ -386,15 +387,12 @@ class RedisStorage:
         server's time."""
         if type(answer) is not list or len(answer) != 1 or not calendars_of(hits):
             return False
-        self._learn_time(hits, answer)
-        return True
-
-    def _learn_time(self, hits: tuple[Hit, ...], answer: Any) -> None:
-        if type(answer) is not list or len(answer) != 1 or type(answer[0]) is not int or not calendars_of(hits):
+        if type(answer[0]) is not int:
             raise _malformed(hits, answer)
         if not 0 <= answer[0] <= LATEST:
             raise StorageError(f"the server's clock shows {answer[0]} microseconds since 1970; set it")
         self._ahead = answer[0] - time_ns() // 1000
+        return True
 
     def _complete(self, hits: tuple[Hit, ...], variable: KnownShape | bool) -> tuple[bytes, bytes, list[int] | None]:
         """The parts of a command that is not the same each time, and the frame of its reply."""
