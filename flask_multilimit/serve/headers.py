@@ -418,7 +418,7 @@ def legacy(hits: tuple[Hit, ...], standings: Sequence[Standing], *_: object) -> 
 def _tightest_rule(prefix: str, hits: tuple[Hit, ...], standings: Sequence[Standing], *, now: float) -> Fields:
     hit, (remaining, _, reset_after) = max(zip(hits, standings, strict=True), key=lambda each: _tightness(each[1]))
     return (
-        (f"{prefix}-Limit", str(hit.rule.count)),
+        (f"{prefix}-Limit", str(hit.rule.quota.burst)),
         (f"{prefix}-Remaining", str(max(remaining, 0))),
         (f"{prefix}-Reset", str(math.ceil(now + reset_after / 1_000_000))),
     )

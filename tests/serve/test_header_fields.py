@@ -551,6 +551,19 @@ def test_t_has_the_meaning_of_the_configured_draft(clock: Clock, setting: str, e
     assert items(client.get("/"), "RateLimit")["default-60s"] == expected
 
 
+@pytest.mark.parametrize(("algorithm", "burst"), [("token_bucket", 30), ("gcra", 3), ("leaky_bucket", 10)])
+@pytest.mark.parametrize(("setting", "prefix"), [("legacy", "X-RateLimit"), ("draft-06", "RateLimit")])
+def test_limit_of_a_bucket_is_what_is_left_of_a_full_one(
+    app: Flask, setting: str, prefix: str, algorithm: str, burst: int
+) -> None:
+    app.config["MULTILIMIT_HEADERS"] = setting
+    MultiLimit(app)
+
+    fields = limit(app, rules=Rule(60, 10, algorithm=algorithm, burst=burst)).get("/").headers
+
+    assert [fields[f"{prefix}-Limit"], fields[f"{prefix}-Remaining"]] == [str(burst), str(burst - 1)]
+
+
 @pytest.mark.parametrize(("setting", "prefix"), [("legacy", "X-RateLimit"), ("draft-06", "RateLimit")])
 def test_single_limit_dialects_show_the_exhausted_rule_that_resets_last(
     clock: Clock, setting: str, prefix: str
