@@ -1,7 +1,5 @@
 """The directions in which the package may import."""
 
-from __future__ import annotations
-
 import ast
 import re
 import sys

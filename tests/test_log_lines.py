@@ -1,7 +1,5 @@
 """Log lines have one prefix, by which they are found among other lines of the app, and go through a safe logger."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,8 +1,6 @@
 """What users install has every file of the package: also templates, pictures, scripts. The sessions of nox look into a
 wheel."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """No text that a stranger sends makes a regular expression slow."""
 
-from __future__ import annotations
-
 from support.patterns import patterns_of_the_package
 
 

@@ -1,7 +1,5 @@
 """Types: decorators keep the signature of what they decorate (mypy reads this file), and nothing public is untyped."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Coroutine
 from typing import Any

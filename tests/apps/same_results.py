@@ -3,8 +3,6 @@
 usage: python same_results.py FOLDER [ARGUMENTS OF PYTEST]
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -3,8 +3,6 @@
 httpbin pins packages that other tests need newer, so this runs in an environment of its own: ``nox -s night``.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The app under attack: limits of every kind, on a real server, with a dashboard and the command line."""
 
-from __future__ import annotations
-
 import io
 import logging
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ A new input is a line in INPUTS, a new face one in FACES, a new promise one in P
 MULTILIMIT_ATTACKS=100000 pytest -m "" tests/attack
 """
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """Hostile names of clients, colleagues and developers: no screen, page, log or message obeys control characters."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A text of a million characters is refused or ignored everywhere, before it is matched or stored."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """``install()``: frameworks that import Flask-Limiter find the bridge."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The contract suite runs on every storage and, for promises of all algorithms, with every algorithm."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Bans: a subject that is refused repeatedly is refused for a time, in the same atomic command."""
 
-from __future__ import annotations
-
 from uuid import uuid4
 
 import pytest

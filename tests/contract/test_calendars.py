@@ -1,7 +1,5 @@
 """Calendar quotas on every storage: mixed with other rules in one atomic check, exact at the boundary of a period."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """One check: one instant, all or nothing, an answer of every rule, peek, and costs."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from uuid import RFC_4122

@@ -1,7 +1,5 @@
 """Keys in storage, commands to a server and its replies, byte for byte: a change would break what is stored."""
 
-from __future__ import annotations
-
 import re
 import socket
 import threading

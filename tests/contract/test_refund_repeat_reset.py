@@ -1,7 +1,5 @@
 """Refunds, checks that are repeated with their id, and resets."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from uuid import uuid4
 

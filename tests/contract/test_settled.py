@@ -1,7 +1,5 @@
 """Settlement: a charge becomes what the check really cost; less is given back, more is charged, and may be a debt."""
 
-from __future__ import annotations
-
 import pytest
 
 from flask_multilimit import Concurrent, Rule

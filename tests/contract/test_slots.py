@@ -1,7 +1,5 @@
 """Concurrent rules on every storage: at most the count in progress, each slot released once, no slot lost."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """Subjects and scopes of any content and length have separate quotas; keys of a scope are in one cluster slot."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

@@ -1,7 +1,5 @@
 """Tallies on every storage: amounts are added once, their names are bounded, and they expire."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from typing import cast

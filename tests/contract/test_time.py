@@ -1,7 +1,5 @@
 """Waiting: retry_after, reset_after, edges of windows, and a clock that steps back."""
 
-from __future__ import annotations
-
 import pytest
 
 from flask_multilimit.engine import Hit

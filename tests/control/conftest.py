@@ -1,7 +1,5 @@
 """A shop whose limits are changed while it runs, on memory and on a server."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass

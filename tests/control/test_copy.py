@@ -1,7 +1,5 @@
 """`MULTILIMIT_CONTROL_COPY`: workers keep the newest changes on disk, for a worker that starts in an outage."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable

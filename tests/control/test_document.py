@@ -1,7 +1,5 @@
 """The control document: reading and writing it, ends of entries, and broken or unsuitable content."""
 
-from __future__ import annotations
-
 import json
 import time
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """Overrides of a scope change hits without a plan, such as those of tasks and scripts."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 from unittest.mock import Mock

@@ -1,7 +1,5 @@
 """Subjects and networks are allowed, denied and banned while the app runs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

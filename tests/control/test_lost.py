@@ -1,7 +1,5 @@
 """A server that restarts without its data gets the changes back from a process that still has them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

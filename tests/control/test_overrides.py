@@ -1,7 +1,5 @@
 """Overrides change limits while the app runs: used units stay used, and an invalid override is an error."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import json

@@ -1,7 +1,5 @@
 """A preview shows what a change would do, and which field of it is invalid; a conflict or a danger stops it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

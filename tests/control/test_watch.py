@@ -1,7 +1,5 @@
 """Processes learn of changes in the background: through outages, after forks, and with every kind of server."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

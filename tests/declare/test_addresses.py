@@ -1,7 +1,5 @@
 """Networks and addresses are read like ``ipaddress`` does, and the smallest network around an address is found."""
 
-from __future__ import annotations
-
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, collapse_addresses, ip_address, ip_network
 from typing import Any
 

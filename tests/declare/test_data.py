@@ -1,7 +1,5 @@
 """Limits in data mean the same as in decorators, and an error names the file, the path, the value and the remedy."""
 
-from __future__ import annotations
-
 import json
 import sys
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Rules that a callable returns, and the rules that apply when it fails."""
 
-from __future__ import annotations
-
 import gc
 import logging
 from collections.abc import Callable, Iterator

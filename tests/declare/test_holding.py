@@ -1,7 +1,5 @@
 """Generators and coroutines return before their work ends: they hold their slots until then."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import threading

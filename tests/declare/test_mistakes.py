@@ -1,7 +1,5 @@
 """A mistake in a declaration is an error at start-up that names the place of the declaration."""
 
-from __future__ import annotations
-
 import re
 import sys
 from typing import Any

@@ -1,7 +1,5 @@
 """Options of a limiter: cost, exemption, scope, key prefix, name."""
 
-from __future__ import annotations
-
 from enum import Enum
 from itertools import chain, repeat
 from typing import Any

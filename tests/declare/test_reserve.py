@@ -1,7 +1,5 @@
 """`reserve=`: a part of each count is kept for requests with a priority."""
 
-from __future__ import annotations
-
 import platform
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A mistake in a declaration or a setting is an error that names the place, the value and the remedy."""
 
-from __future__ import annotations
-
 import math
 import re
 import warnings

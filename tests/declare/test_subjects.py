@@ -1,7 +1,5 @@
 """Subjects: their names, path variables, combined types, several apps and storages."""
 
-from __future__ import annotations
-
 import gc
 import itertools
 import tracemalloc

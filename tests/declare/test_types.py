@@ -1,7 +1,5 @@
 """Types decide who shares a quota: everyone, an address, a user, or the value that a callable returns."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

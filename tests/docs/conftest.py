@@ -1,7 +1,5 @@
 """Pages are run against the first server, which is empty at the beginning of each test."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from itertools import product

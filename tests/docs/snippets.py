@@ -5,8 +5,6 @@ README ``<!-- example: NAME -->``), begins a new namespace, which tests get by t
 name of a file is also written to that file, so that others can import it.
 """
 
-from __future__ import annotations
-
 import doctest
 import re
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What pages say about their examples is true."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import io

@@ -1,7 +1,5 @@
 """What README says about other libraries, measured on the version that is installed."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import re
 import runpy

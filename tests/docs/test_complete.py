@@ -1,7 +1,5 @@
 """Everything public is in the reference, the links of README work, and all files name the same versions."""
 
-from __future__ import annotations
-
 import ast
 import re
 from pathlib import Path

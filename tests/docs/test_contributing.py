@@ -1,7 +1,5 @@
 """CONTRIBUTING names existing files and tests, and only a few files for each recipe."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

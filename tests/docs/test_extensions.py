@@ -1,8 +1,6 @@
 """What the pages about other extensions say is true."""
 
 # mypy: disable-error-code="import-untyped"
-from __future__ import annotations
-
 import base64
 import json
 import subprocess

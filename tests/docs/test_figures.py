@@ -1,7 +1,5 @@
 """The figures of the documentation come from one run of the benchmarks, without edits by hand."""
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

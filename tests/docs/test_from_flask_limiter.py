@@ -1,7 +1,5 @@
 """The page "Move from the bridge to rate_limiter": both of its apps get the same requests, and differ as it says."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Any

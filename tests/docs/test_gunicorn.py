@@ -1,7 +1,5 @@
 """The page about gunicorn says how to find mistakes before a worker starts."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """The quick start of README is the app that its first command serves, and answers `curl` as README shows."""
 
-from __future__ import annotations
-
 import re
 import runpy
 import socket

@@ -1,7 +1,5 @@
 """The responses that pages show are those that their examples give."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 ``tests/apps/test_night.py`` compares the numbers of commands, pages and several workers with the sent requests.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Every piece of Python in README and documentation runs, and every session answers what the page says."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,8 +1,6 @@
 """Workflows and `.ci/run` run the sessions of nox and the command of README, on every supported Python, and install the
 programs that tests run."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Ban as a value: its arguments, text and equality, and the hits that contain it."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from dataclasses import FrozenInstanceError

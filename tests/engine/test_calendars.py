@@ -1,7 +1,5 @@
 """Calendar as a value: its arguments, text and equality; its clock in memory, and its quota in an outage."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 import subprocess

@@ -1,7 +1,5 @@
 """Hits: a value of a wrong kind is an error, and never switches a limit off."""
 
-from __future__ import annotations
-
 from dataclasses import FrozenInstanceError
 from enum import Enum
 from typing import Any

@@ -1,7 +1,5 @@
 """Exceptions that come from anywhere, such as those of signal handlers: whatever they interrupt works afterwards."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial

@@ -1,7 +1,5 @@
 """Escaping: every text gives a short key of plain characters that no other text gives."""
 
-from __future__ import annotations
-
 from typing import get_args
 
 import pytest

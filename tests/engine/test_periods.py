@@ -1,7 +1,5 @@
 """The boundaries of calendars, against definitions that look only at what clocks show."""
 
-from __future__ import annotations
-
 from calendar import monthrange
 from collections.abc import Iterator
 from datetime import date, datetime, timedelta, timezone

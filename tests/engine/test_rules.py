@@ -1,7 +1,5 @@
 """Rules: arguments that are accepted and refused, errors, equality and text."""
 
-from __future__ import annotations
-
 import copy
 import math
 import pickle

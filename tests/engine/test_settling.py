@@ -1,7 +1,5 @@
 """Settling a decision: what the limiter promises in addition to its storage."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

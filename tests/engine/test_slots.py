@@ -1,7 +1,5 @@
 """The keeper of slots releases them without waiting, repeats lost releases, and renews slots that are held."""
 
-from __future__ import annotations
-
 import gc
 import threading
 from collections.abc import Callable, Iterator, Sequence

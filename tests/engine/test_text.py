@@ -1,7 +1,5 @@
 """Text that clients choose is safe to show in messages, JSON, pages and logs."""
 
-from __future__ import annotations
-
 import json
 import logging
 

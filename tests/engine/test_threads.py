@@ -1,7 +1,5 @@
 """A beat runs its task in a background thread while there is work. It survives forks and killed threads."""
 
-from __future__ import annotations
-
 import gc
 import os
 import subprocess

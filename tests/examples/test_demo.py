@@ -4,8 +4,6 @@ The exact numbers hold only within one window, and a test cannot stop a real clo
 duration, which includes that of the server, and tries again when it was too long.
 """
 
-from __future__ import annotations
-
 import re
 import runpy
 import time

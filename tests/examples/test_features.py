@@ -1,7 +1,5 @@
 """The examples of these features, each as an app or as the program it is."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import importlib

@@ -1,7 +1,5 @@
 """The other examples, run as their first lines say."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

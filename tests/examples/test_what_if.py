@@ -1,7 +1,5 @@
 """The log of the tutorial is what its script makes, and every session of the tutorial answers what the page says."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

@@ -1,7 +1,5 @@
 """Arguments of the extension and its methods: an unusable one is an error that says what to give."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Callable
 from time import monotonic

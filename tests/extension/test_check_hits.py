@@ -1,7 +1,5 @@
 """`check_hits`: the MultiLimit of the app checks hits that another extension makes."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Background threads end when the app is garbage collected, or with `close`."""
 
-from __future__ import annotations
-
 import gc
 import threading
 from collections.abc import Callable

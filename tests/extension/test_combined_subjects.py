@@ -1,7 +1,5 @@
 """Subjects of combined types, with callables among them: `peek`, `reset` and commands name their parts."""
 
-from __future__ import annotations
-
 from ipaddress import ip_address
 from typing import Any
 from uuid import UUID

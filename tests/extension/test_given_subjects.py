@@ -1,7 +1,5 @@
 """Whose quota a check counts in whose `subject=` names somebody: that of the client which a request would count."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 from uuid import UUID

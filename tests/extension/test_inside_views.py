@@ -1,7 +1,5 @@
 """Limits that are checked inside a view, a command or a task: `multilimit.check` and `multilimit.limit`."""
 
-from __future__ import annotations
-
 import gc
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`peek`, `reset` and `refund` of the extension, and `check_many` of the engine."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 import pytest

@@ -1,7 +1,5 @@
 """`reset` of a subject at every endpoint, and of all quotas of the app."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """``multilimit.standing``: how much a client has left and what refuses it, for support pages."""
 
-from __future__ import annotations
-
 from dataclasses import FrozenInstanceError
 from ipaddress import ip_address
 from typing import Any

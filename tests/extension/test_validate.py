@@ -1,7 +1,5 @@
 """`validate` finds mistakes before the app serves, among them names that no endpoint has."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """An app for the fault suite: each `who` has a quota of its own; `/free` tells who decides."""
 
-from __future__ import annotations
-
 import os
 
 from flask import Flask, request

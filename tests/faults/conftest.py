@@ -1,7 +1,5 @@
 """The server of the fault suite, and limiters that use it directly or through a proxy."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A fault under load: gunicorn with two workers, a server behind it, and what its users see."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import threading

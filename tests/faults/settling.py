@@ -1,7 +1,5 @@
 """An app whose requests name their cost. Each `who` has a quota of its own at each endpoint."""
 
-from __future__ import annotations
-
 import os
 
 from flask import Flask, request

@@ -1,7 +1,5 @@
 """Limits that are changed while the storage fails: a change is refused or stored, and earlier changes stay in force."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

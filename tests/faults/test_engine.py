@@ -1,7 +1,5 @@
 """Every fault against a guarded limiter: no errors, no waits, no extra units, nothing forgotten, quick recovery."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import time

@@ -1,7 +1,5 @@
 """Faults under load, through a real gunicorn with two workers of four threads."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

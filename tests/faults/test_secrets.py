@@ -1,7 +1,5 @@
 """Nothing that is said about a storage URI shows its password, even if the URI or the server is wrong."""
 
-from __future__ import annotations
-
 import logging
 import re
 import socket

@@ -1,7 +1,5 @@
 """Storage behind sentinels: found through any of them, and found again after a fail-over."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import socket

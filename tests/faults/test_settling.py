@@ -1,7 +1,5 @@
 """Settling under faults, by 8 processes of 4 threads: never twice, and a lost settlement leaves the estimate."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import threading

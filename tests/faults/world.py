@@ -1,7 +1,5 @@
 """A server, a proxy before it, and every fault that they can have."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import time

@@ -1,7 +1,5 @@
 """Random input to commands that change limits: done, or a clear error and nothing stored. Never a traceback."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from click.testing import Result

@@ -5,8 +5,6 @@ view was checked by the last good rules of its own subject, or else by the fallb
 subject, it was checked by the fallback, or without one by the last rules that limited it, never by "no limit".
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Random replies of a server: a check is decided, or a StorageError, in time; and users of Flask see only limits."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Random requests are limited: they never cause an error of ours, and no answer repeats their text as markup."""
 
-from __future__ import annotations
-
 import pytest
 from flask import Flask, request
 from flask.testing import FlaskClient

@@ -1,7 +1,5 @@
 """Random configurations are taken, or are a ConfigurationError that shows no password."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import traceback

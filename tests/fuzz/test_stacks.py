@@ -4,8 +4,6 @@ A stack is a list of layers, the outermost first. Each layer says whether it tel
 that alone which limits apply; what was charged is read from storage.
 """
 
-from __future__ import annotations
-
 import functools
 from collections import Counter
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Every argument of the public names: a wrong value is an error that shows it."""
 
-from __future__ import annotations
-
 import inspect
 import itertools
 import math

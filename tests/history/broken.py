@@ -1,7 +1,5 @@
 """Defects in scripts that break the contract, each in one place. The checker must find them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ verifying concurrent objects", 1993: a search that backtracks.)
 The instant of a refund is unknown: it took effect between its call and its return.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 

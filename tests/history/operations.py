@@ -1,7 +1,5 @@
 """What a run records: every operation with its reply."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Processes that run together repeatedly against one server, each with several threads."""
 
-from __future__ import annotations
-
 import multiprocessing
 import random
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Histories of concurrent processes satisfy the contract, and the checker finds scripts that break it."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Processes and threads that take and release slots: never more than the count at any instant, and none is lost."""
 
-from __future__ import annotations
-
 import multiprocessing
 import signal
 import time

@@ -1,7 +1,5 @@
 """One process of a concurrent run: random operations from several threads, which are recorded with their replies."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections import deque

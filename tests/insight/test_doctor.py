@@ -1,7 +1,5 @@
 """What the doctor finds about an app, its server and its changes."""
 
-from __future__ import annotations
-
 import functools
 import json
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Slots in use, as `flask multilimit top` looks for them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The list of limits says what applies to requests: it asks the plans, also for changes made while the app runs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

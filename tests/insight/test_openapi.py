@@ -1,7 +1,5 @@
 """What OpenAPI documents say about limits is valid, and describes the answers that clients get."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import functools

@@ -1,7 +1,5 @@
 """Why a client is refused, and how to let it pass: commands, page and /api/ give the same answer."""
 
-from __future__ import annotations
-
 import json
 import re
 import time

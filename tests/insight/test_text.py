@@ -1,7 +1,5 @@
 """How numbers are written for people."""
 
-from __future__ import annotations
-
 import pytest
 
 from flask_multilimit import Concurrent, Rule

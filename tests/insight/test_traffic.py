@@ -1,7 +1,5 @@
 """The traffic of the last hour in memory: read in parts, summed, forgotten."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from random import Random

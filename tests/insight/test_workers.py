@@ -1,7 +1,5 @@
 """Which workers have the newest changes in force, and which declare the same limits."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -3,8 +3,6 @@
 It counts in memory, its command line answers, and ``local://`` either works or is an error that says what to do.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from importlib.metadata import requires, version

@@ -3,8 +3,6 @@
 python tests/newcomer/on_pypi.py dist/flask_multilimit-1.0.0-py3-none-any.whl
 """
 
-from __future__ import annotations
-
 import re
 import runpy
 import sys

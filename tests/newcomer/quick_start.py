@@ -1,7 +1,5 @@
 """Types the first command of README, and asks as its `curl` does, in an empty environment: ``quick_start.py``."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -6,8 +6,6 @@ ports are free ones, times may differ, the order of lines as well, and who has n
 like in Python.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Meters of OpenTelemetry, and what they have measured."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """As in the documentation: removes the gauges of a worker that has ended."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from prometheus_client import multiprocess

@@ -1,7 +1,5 @@
 """An app that is scraped, for tests with gunicorn and a real Prometheus."""
 
-from __future__ import annotations
-
 import os
 
 from flask import Flask, request

@@ -1,7 +1,5 @@
 """The dashboard and the alert rules of the package: valid for Prometheus' own tools, with metrics that exist."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """A request without observers makes no Python call for observing."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

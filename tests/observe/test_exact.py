@@ -4,8 +4,6 @@ Other deciders are counted in `traffic/test_in_flask.py`, forks in `traffic/test
 `test_real_prometheus.py`.
 """
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Prometheus and OpenTelemetry export the same table of metrics."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

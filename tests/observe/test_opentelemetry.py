@@ -1,7 +1,5 @@
 """Metrics and spans of OpenTelemetry, as its own exporters in memory have them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Metrics of Prometheus: what is scraped is what happened."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from collections.abc import Iterable

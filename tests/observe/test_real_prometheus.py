@@ -1,7 +1,5 @@
 """A real Prometheus scrapes gunicorn: its numbers, and those of traffic in storage, are those of the sent requests."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

@@ -1,7 +1,5 @@
 """The gauges of several processes of one app are combined as each metric says: the worst, the most, or the sum."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

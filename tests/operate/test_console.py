@@ -1,7 +1,5 @@
 """Columns and paragraphs on screens of any width."""
 
-from __future__ import annotations
-
 import pytest
 
 from flask_multilimit.operate import console

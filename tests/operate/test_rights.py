@@ -1,7 +1,5 @@
 """The rights of the two server users in the documentation are sufficient, on a real server."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

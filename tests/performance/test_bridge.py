@@ -1,7 +1,5 @@
 """How often the bridge from Flask-Limiter calls the functions of the app, and makes what takes long."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What one check costs the server: commands, calls within the script, bytes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

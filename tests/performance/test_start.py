@@ -1,7 +1,5 @@
 """Which modules a process that serves requests imports."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

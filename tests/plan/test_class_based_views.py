@@ -1,8 +1,6 @@
 """Class-based views: Flask's own, and those of flask-restful, flask-restx, flask-smorest and flask-admin."""
 
 # mypy: disable-error-code="untyped-decorator"
-from __future__ import annotations
-
 import functools
 import warnings
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Limiters for different request methods have separate quotas."""
 
-from __future__ import annotations
-
 from typing import Any, get_args
 
 import pytest

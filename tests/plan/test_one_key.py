@@ -1,7 +1,5 @@
 """Limiters of one subject that differ only in the count have one key: the stricter decides. A shadow has its own."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

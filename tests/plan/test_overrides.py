@@ -1,7 +1,5 @@
 """Overrides change rules and hits without a plan, and a preview shows the change."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from typing import Any

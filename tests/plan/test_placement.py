@@ -1,7 +1,5 @@
 """A limiter above a decorator that registers the function is an error at start-up: it would never run."""
 
-from __future__ import annotations
-
 import functools
 import gc
 import weakref

@@ -1,7 +1,5 @@
 """Limits of the app, defaults, blueprints, settings and files; and exemption from them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

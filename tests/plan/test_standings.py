@@ -1,7 +1,5 @@
 """Which limiters count a subject at an endpoint, for which methods, and whether the endpoint is exempt."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

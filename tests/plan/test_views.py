@@ -1,7 +1,5 @@
 """Limited views at several endpoints, in several apps, and in apps of a factory."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 

@@ -1,7 +1,5 @@
 """Overrides like those of the control document."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from flask_multilimit.control.entries import Override

@@ -1,7 +1,5 @@
 """An app that has used its limiter before any worker is forked; each `who` has a quota of its own."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 

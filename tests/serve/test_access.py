@@ -1,7 +1,5 @@
 """Allowed clients have no limits; denied clients are refused before any limit is checked."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

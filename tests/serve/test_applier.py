@@ -1,7 +1,5 @@
 """Changes of control in a process: they are signalled, and logged if the process serves requests."""
 
-from __future__ import annotations
-
 import os
 import sys
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Every outcome is one event, for observers and receivers of the signal; no observer changes a decision."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

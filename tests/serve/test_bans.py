@@ -1,7 +1,5 @@
 """`ban=Ban(...)`: a client that is refused repeatedly is refused for a time."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Iterator

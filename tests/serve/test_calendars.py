@@ -1,7 +1,5 @@
 """Calendar quotas in an app: on views, in data, in changes at run time, and in commands, pages and simulations."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from datetime import datetime

@@ -1,7 +1,5 @@
 """`charge_when`: units are charged before the view, and kept or refunded after it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from decimal import Decimal

@@ -1,7 +1,5 @@
 """``current_decision`` and ``peek`` where no limit applies: they answer as if the limit were as large as possible."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

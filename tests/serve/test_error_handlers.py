@@ -1,7 +1,5 @@
 """Limits on error handlers: a refusal in one is a refusal, and no server error."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NoReturn
 

@@ -1,7 +1,5 @@
 """Header fields follow the grammar of the draft, and their ``r``, ``t`` and ``Retry-After`` are true."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os

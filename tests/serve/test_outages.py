@@ -1,7 +1,5 @@
 """Storage that fails, storage that several processes do not share, and disabled limits."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Callable, Iterator

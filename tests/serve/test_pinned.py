@@ -1,7 +1,5 @@
 """What users and clients depend on: public names, keys in storage, and exact responses."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any

@@ -1,7 +1,5 @@
 """Refused requests: the 429 and its body, error handlers, `on_rejected`, messages and languages."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import json

@@ -1,7 +1,5 @@
 """A request is one command to the server, counted on a real one, with every feature in use somewhere in the app."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

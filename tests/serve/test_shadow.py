@@ -1,7 +1,5 @@
 """`shadow=True`: the limiter is checked, counted and signalled, but never refuses."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A reserve of a quota that all clients share refuses with 503: the service is busy, and no client is at fault."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from typing import Any

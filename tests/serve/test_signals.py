@@ -1,7 +1,5 @@
 """Signals: which are sent and when, their arguments, and receivers that raise."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """Slots of Concurrent rules: taken by the check, released when the response is closed."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import io

@@ -1,7 +1,5 @@
 """Stacked limiters, mixed with other decorators: one check, at the outermost limiter."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 from collections.abc import Callable

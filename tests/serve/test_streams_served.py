@@ -1,7 +1,5 @@
 """Streams on real servers: a client that disconnects releases its slot, and pays for what was sent."""
 
-from __future__ import annotations
-
 import http.client
 import socket
 import sys

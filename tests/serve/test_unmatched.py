@@ -1,7 +1,5 @@
 """Requests that match no route or not its methods, OPTIONS, and the methods that a limiter serves."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

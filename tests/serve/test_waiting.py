@@ -1,7 +1,5 @@
 """Waiting instead of refusing: `wait=` of a limiter, and `Limiter.acquire` for scripts."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Websockets of flask-sock: a limiter refuses before the handshake, and a connection holds its slot until it ends."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator

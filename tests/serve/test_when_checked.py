@@ -1,7 +1,5 @@
 """When limits are checked: once, when the view is reached, or else when the request ends."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections.abc import Callable

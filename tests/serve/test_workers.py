@@ -1,7 +1,5 @@
 """Counts are exact with forked workers, threads, greenlets, async views, and child processes."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable, Iterator

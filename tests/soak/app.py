@@ -1,7 +1,5 @@
 """The app under load: every algorithm limits every request, by the client that the query names."""
 
-from __future__ import annotations
-
 import os
 
 from flask import Flask, request

@@ -1,7 +1,5 @@
 """An app behind gunicorn under load for a while, with disturbances, measured all the time."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import random

@@ -3,8 +3,6 @@
 For ten seconds, unless ``MULTILIMIT_SOAK_SECONDS`` says for how long.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 

@@ -1,7 +1,5 @@
 """Short ways to ask an app, and to read what it answers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """The bench of the engine's tests: a limiter under the clock of the test, and short ways to use it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

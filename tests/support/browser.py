@@ -1,7 +1,5 @@
 """The Chromium of Debian, driven by Playwright. It records everything that goes wrong on a page."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

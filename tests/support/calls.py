@@ -1,7 +1,5 @@
 """Records the Python functions of the package that a piece of code calls."""
 
-from __future__ import annotations
-
 import gc
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The clock of the tests: it stands still until a test advances it."""
 
-from __future__ import annotations
-
 SECOND = 1_000_000
 """One second in microseconds, the unit of a storage's clock."""
 

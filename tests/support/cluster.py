@@ -1,7 +1,5 @@
 """Runs a Redis Cluster for the tests: three primaries, and replicas of the first one."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import time

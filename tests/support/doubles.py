@@ -1,7 +1,5 @@
 """A storage that records checks, and the foreign decorators that tests put among ours."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any

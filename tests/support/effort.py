@@ -1,7 +1,5 @@
 """The number of examples of random tests: few in the quick run, more in CI, and any number by hand."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Runs work in a forked child, and returns its result."""
 
-from __future__ import annotations
-
 import multiprocessing
 from collections.abc import Callable
 from typing import TypeVar

@@ -1,7 +1,5 @@
 """Exceptions at any point of our code, as signal handlers, thread killers and greenlet timeouts raise them."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from collections.abc import Callable, Iterator

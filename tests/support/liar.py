@@ -1,7 +1,5 @@
 """A server whose answers are given by the test."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import threading

@@ -1,7 +1,5 @@
 """The code of pages of the documentation, to be run unchanged."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

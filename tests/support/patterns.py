@@ -1,7 +1,5 @@
 """Proves that a regular expression takes linear time, by the shape of its automaton."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import re

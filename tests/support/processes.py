@@ -1,7 +1,5 @@
 """Finds programs of this machine. Runs one that serves HTTP, sends requests, and ends it even if the tests crash."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import os

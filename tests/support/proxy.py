@@ -1,7 +1,5 @@
 """A proxy on a port between a client and a server, which can have faults."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import socket

@@ -1,7 +1,5 @@
 """The algorithms that limit a rate: all except those whose units are slots, which become free at unknown times."""
 
-from __future__ import annotations
-
 from flask_multilimit.engine.algorithms import ALGORITHMS
 
 RATES = [name for name, algorithm in ALGORITHMS.items() if not hasattr(algorithm, "renew")]

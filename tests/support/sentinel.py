@@ -1,7 +1,5 @@
 """A real primary with replicas and sentinels, for one fail-over."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Sequence
 from pathlib import Path

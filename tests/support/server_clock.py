@@ -5,8 +5,6 @@ by the ``Wire``, with packed commands that hits memoize, and compiles the script
 replaces one word in the prelude of the scripts, so that a test advances the clock of such a storage, too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache

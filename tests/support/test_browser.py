@@ -1,7 +1,5 @@
 """The browser of the tests finds what is wrong with a page."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Servers of the tests: which are found, and that they end when the tests end."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A server with TLS, and certificates for it. If the binary is built without TLS, a proxy speaks TLS."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 import socket

@@ -1,7 +1,5 @@
 """Waits for what happens in the background."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import TypeVar

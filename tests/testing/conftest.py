@@ -1,7 +1,5 @@
 """The sample project is not collected here: it runs in an environment of its own (`nox -s userproject`)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

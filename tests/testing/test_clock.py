@@ -1,7 +1,5 @@
 """`freeze` and `multilimit_clock`: a clock that stands still, for memory and for a server."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """`exhaust`, `reset` and `enabled` of the test kit."""
 
-from __future__ import annotations
-
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient

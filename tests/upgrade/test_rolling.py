@@ -1,7 +1,5 @@
 """A rolling deployment from the previous version to this one and back, on one server, under requests."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

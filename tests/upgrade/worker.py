@@ -4,8 +4,6 @@ It asks each endpoint that many times, and prints the statuses of each as JSON. 
 app.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -4,8 +4,6 @@
 a refusal is rounded up here; of several meta limits, each counts refusals while another holds here.)
 """
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

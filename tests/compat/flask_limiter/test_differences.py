@@ -1,7 +1,5 @@
 """The warning at the first request: which differences affect an app."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """``flask multilimit migrate``: what it prints runs."""
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What the rest of this package does for apps on the bridge."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable

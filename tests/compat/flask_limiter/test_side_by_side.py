@@ -1,7 +1,5 @@
 """What an app can see of its Limiter is the same on Flask-Limiter and on our bridge, except for listed differences."""
 
-from __future__ import annotations
-
 import importlib.util
 import inspect
 import re

@@ -1,7 +1,5 @@
 """Storage URIs and options of Flask-Limiter, and the storages that they become."""
 
-from __future__ import annotations
-
 from typing import Any
 from uuid import uuid4
 

@@ -1,7 +1,5 @@
 """A wrong argument is an error that names it, where it is declared. Flask-Limiter fails at requests, if at all."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

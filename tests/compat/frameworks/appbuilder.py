@@ -3,8 +3,6 @@
 ``python appbuilder.py theirs`` or ``ours`` writes one line a request. ``compare.py`` runs both.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from pathlib import Path

@@ -3,8 +3,6 @@
 In an environment where that app and this package are installed (``nox -s bridge``). Raises SystemExit when they differ.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """A plugin of pytest: Flask-Limiter is the bridge for all that the tests import."""
 
-from __future__ import annotations
-
 from flask_multilimit.compat import install
 
 install()

@@ -1,7 +1,5 @@
 """Storages that are emptied for every example of a property, because hypothesis runs many in one test."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import pytest

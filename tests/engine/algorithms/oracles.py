@@ -8,8 +8,6 @@ a row conform, ``retry_after`` the first microsecond at which the cost conforms 
 Times are microseconds on a clock that does not step back.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction

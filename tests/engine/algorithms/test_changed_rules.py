@@ -1,7 +1,5 @@
 """A rule that changes while its key exists, and a clock that steps back: how units charged before still count."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

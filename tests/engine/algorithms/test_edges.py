@@ -1,8 +1,6 @@
 """The edges of the arithmetic: the shortest and longest windows, counts of 1 and 10**9, and what 10**9 operations
 would add up to."""
 
-from __future__ import annotations
-
 import random
 from fractions import Fraction
 from importlib.resources import files

@@ -1,7 +1,5 @@
 """The errors of estimating algorithms are exactly as large as documented."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from typing import Any

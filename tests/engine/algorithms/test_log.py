@@ -1,7 +1,5 @@
 """The log of a sliding window on a server: exact at any length, and with entries outside the window."""
 
-from __future__ import annotations
-
 import os
 from math import inf
 

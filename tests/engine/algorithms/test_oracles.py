@@ -1,7 +1,5 @@
 """Every algorithm against its definition in exact rationals, under random traffic and rules; alone, and mixed."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import ceil
 

@@ -1,7 +1,5 @@
 """docs/how-to/own-algorithm.md, followed to the letter: its files work, and its algorithm keeps the contract."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import re

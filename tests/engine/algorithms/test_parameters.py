@@ -1,7 +1,5 @@
 """Which parameter belongs to which algorithm, and what it may be."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

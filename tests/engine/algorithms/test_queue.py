@@ -1,7 +1,5 @@
 """The leaky bucket as a queue: how long each request waits, in storage, across processes and in a Flask view."""
 
-from __future__ import annotations
-
 import multiprocessing
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Only the Lua of the algorithms a plan uses is sent to the server."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import chain, combinations
 

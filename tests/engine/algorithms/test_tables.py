@@ -2,8 +2,6 @@
 (allowed, remaining, retry_after, reset_after). Times are seconds after the first line; the reasoning is beside it.
 """
 
-from __future__ import annotations
-
 from math import inf
 from typing import NamedTuple
 

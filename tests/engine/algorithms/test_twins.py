@@ -1,7 +1,5 @@
 """The twins in Python and Lua give the same replies to the same history, and brute force those of a sliding window."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field

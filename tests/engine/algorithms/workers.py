@@ -1,7 +1,5 @@
 """What processes of the tests of concurrency run."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from math import inf

@@ -1,7 +1,5 @@
 """Storage URIs: a mistake is an error at once, with its remedy, and no error shows a password."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

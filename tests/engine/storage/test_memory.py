@@ -1,7 +1,5 @@
 """MemoryStorage: which subjects it forgets, how many keys it keeps, and threads that use it at once."""
 
-from __future__ import annotations
-
 import logging
 import random
 import sys

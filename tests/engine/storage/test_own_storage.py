@@ -1,7 +1,5 @@
 """The page "Write your own storage", followed to the letter. (The contract suite runs over its class, too.)"""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Iterator

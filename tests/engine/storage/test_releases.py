@@ -1,7 +1,5 @@
 """ReleaseBatcher: slots that several threads release at once go out together."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Sequence
 from contextlib import suppress

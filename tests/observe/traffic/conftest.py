@@ -1,7 +1,5 @@
 """Events of a test, and a storage that can be down."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from typing import Any

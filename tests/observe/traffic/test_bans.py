@@ -1,7 +1,5 @@
 """The bans in force: each process stores the bans that began in it, and all processes read them."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """What one process counts between two flushes."""
 
-from __future__ import annotations
-
 import threading
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Tasks that run once a second: while there is something to do, and once more at the end."""
 
-from __future__ import annotations
-
 import logging
 from threading import Event
 

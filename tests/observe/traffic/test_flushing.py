@@ -1,7 +1,5 @@
 """Counts on their way to storage: each arrives exactly once, also after failures."""
 
-from __future__ import annotations
-
 import pytest
 
 from flask_multilimit.engine import StorageError

@@ -1,7 +1,5 @@
 """The most frequent keys of many: exact while there is room, never overcounted, and the frequent ones are found."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from itertools import accumulate

@@ -1,7 +1,5 @@
 """Traffic of an app: counted by default, flushed in the background, read back."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

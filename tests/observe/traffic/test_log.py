@@ -1,7 +1,5 @@
 """The log by default: one line a minute while something is refused."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

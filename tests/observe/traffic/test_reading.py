@@ -1,7 +1,5 @@
 """What people read of the traffic of the last hour."""
 
-from __future__ import annotations
-
 import gc
 from dataclasses import replace
 

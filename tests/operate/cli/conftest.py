@@ -1,7 +1,5 @@
 """Runs the commands of `flask`."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The app of the command line tests: limits of every kind, declared in every place."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from flask import Blueprint, Flask, request

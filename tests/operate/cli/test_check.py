@@ -1,7 +1,5 @@
 """flask multilimit check: what is left to a subject, and whether a request would pass."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """flask multilimit set, unset, allow, deny, ban, entries, history: on an app whose workers run elsewhere."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

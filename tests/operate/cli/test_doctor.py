@@ -1,7 +1,5 @@
 """flask multilimit doctor: what is wrong, with its remedy."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from flask_multilimit.engine.algorithms import ALGORITHMS

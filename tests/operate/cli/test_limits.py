@@ -1,7 +1,5 @@
 """flask multilimit limits: who is limited by what, and where that comes from."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

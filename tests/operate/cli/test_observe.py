@@ -1,7 +1,5 @@
 """top, config, schema, alerts and grafana on the command line."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -1,7 +1,5 @@
 """flask multilimit reset and keys: the quotas in storage, and how to reset them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

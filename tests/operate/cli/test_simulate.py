@@ -1,7 +1,5 @@
 """flask multilimit simulate and suggest: limits tried on logs, and limits proposed by them."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json

@@ -1,7 +1,5 @@
 """The screen of flask multilimit top: what it shows, and that it fits."""
 
-from __future__ import annotations
-
 import os
 import pty
 import time

@@ -1,7 +1,5 @@
 """The options of check and reset that name a subject, and errors about them."""
 
-from __future__ import annotations
-
 import pytest
 from flask.testing import FlaskClient
 

@@ -1,7 +1,5 @@
 """An app with a dashboard, and a browser that keeps cookies."""
 
-from __future__ import annotations
-
 from base64 import b64encode
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A browser's forms: found in a page, filled in, sent."""
 
-from __future__ import annotations
-
 from html.parser import HTMLParser
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Who may see the dashboard, and its security headers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

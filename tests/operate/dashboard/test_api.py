@@ -1,7 +1,5 @@
 """The JSON of the dashboard and its OpenAPI document agree."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Changes: proposed, previewed, made and undone; and who may not make them."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

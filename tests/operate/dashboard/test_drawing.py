@@ -1,7 +1,5 @@
 """Numbers become paths of SVG."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

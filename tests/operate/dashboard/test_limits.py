@@ -1,7 +1,5 @@
 """The page Limits, and the same as JSON."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

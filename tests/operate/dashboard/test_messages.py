@@ -1,7 +1,5 @@
 """Every text of our pages exists in both languages, with the same placeholders."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

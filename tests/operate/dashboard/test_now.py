@@ -1,7 +1,5 @@
 """The page Now, and the same as JSON."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

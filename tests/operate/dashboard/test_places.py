@@ -1,7 +1,5 @@
 """The dashboard behind a proxy, under a server name, in several apps, and with Flask-Login."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

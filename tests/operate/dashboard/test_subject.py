@@ -1,7 +1,5 @@
 """The page Subject: what is left to a client, and how to reset it."""
 
-from __future__ import annotations
-
 import re
 from html import unescape
 from typing import Any

@@ -1,7 +1,5 @@
 """What each count would have refused in an uploaded log."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import random

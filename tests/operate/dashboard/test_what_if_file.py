@@ -1,7 +1,5 @@
 """The page What if as one file, which `suggest --html` writes: tested as text and in a browser."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The page What if, without JavaScript; and uploads that it refuses."""
 
-from __future__ import annotations
-
 import gc
 import io
 import re

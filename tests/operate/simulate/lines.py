@@ -1,7 +1,5 @@
 """Lines of access logs, and files of them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from datetime import datetime, timedelta, timezone
 from pathlib import Path

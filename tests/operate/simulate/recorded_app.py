@@ -1,7 +1,5 @@
 """An app with a recorder; its subjects come in header fields."""
 
-from __future__ import annotations
-
 import os
 
 from flask import Flask, request

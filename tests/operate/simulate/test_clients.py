@@ -1,7 +1,5 @@
 """The clients of a replay: each is counted once."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 

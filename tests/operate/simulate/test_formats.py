@@ -1,7 +1,5 @@
 """Lines of every named format, and custom format strings."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Callable

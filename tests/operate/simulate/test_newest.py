@@ -1,7 +1,5 @@
 """The newest recorded requests: complete for all processes since an instant, in no more bytes than asked for."""
 
-from __future__ import annotations
-
 import os
 import random
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Pictures are drawn of any traffic, without a warning."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from fractions import Fraction

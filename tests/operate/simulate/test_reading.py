@@ -1,7 +1,5 @@
 """Files of every kind and state: read in order of time, and lines that cannot be read are counted."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

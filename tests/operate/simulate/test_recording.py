@@ -1,7 +1,5 @@
 """Served requests are recorded, and replayed with the same verdict for each."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import os

@@ -1,7 +1,5 @@
 """A replay gives the verdicts that the app itself gives at the same instants."""
 
-from __future__ import annotations
-
 import gc
 import math
 from collections.abc import Callable, Sequence

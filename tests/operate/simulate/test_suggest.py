@@ -1,7 +1,5 @@
 """Counts chosen from data, compared with an oracle that tries all of them."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from array import array

@@ -1,7 +1,5 @@
 """The customer's page in a real browser: wide and narrow, light and dark, English and Chinese."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from threading import Thread
 

@@ -1,7 +1,5 @@
 """What a client sees of its own limits, and that it sees nothing else."""
 
-from __future__ import annotations
-
 import json
 import logging
 import re

@@ -1,7 +1,5 @@
 """Streams that run until the client disconnects; how many run at once, and what they have cost."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator

@@ -1,7 +1,5 @@
 """Websockets of flask-sock: with a slot for each connection, and with a rate."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

@@ -1,7 +1,5 @@
 """An app on a cluster: limits of the app and of endpoints, hash tags, outages and commands."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Callable, Iterator

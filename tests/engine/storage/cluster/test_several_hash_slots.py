@@ -1,7 +1,5 @@
 """Plans whose keys are in several hash slots of a cluster are all or nothing: a refusal takes charges back."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Iterator, Sequence

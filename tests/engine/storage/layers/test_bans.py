@@ -1,7 +1,5 @@
 """Bans in the layers around a shared storage: each refusal is one strike, and a ban holds in every layer."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

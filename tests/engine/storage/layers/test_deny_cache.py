@@ -1,7 +1,5 @@
 """The deny cache refuses by itself exactly what the storage would have refused."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Callable

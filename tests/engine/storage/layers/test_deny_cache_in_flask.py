@@ -1,7 +1,5 @@
 """The deny cache in Flask: a refused client gets the same response again, without a command to the server."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

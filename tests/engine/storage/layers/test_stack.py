@@ -1,7 +1,5 @@
 """Layers: their order, which limiters get which, and wrong options."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """An app to be served: 50 requests an hour for all; each response tells which process it is from."""
 
-from __future__ import annotations
-
 import os
 import time
 

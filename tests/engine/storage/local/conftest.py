@@ -1,7 +1,5 @@
 """A directory for each test, in which nothing may be left."""
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A directory of `local://`, the processes that use it, and those that serve it."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import re

@@ -1,7 +1,5 @@
 """Processes that come and go at random: never two servers, never an error, each unit counted once."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """One server for all processes: it starts with the first check and ends with the last process."""
 
-from __future__ import annotations
-
 import gc
 import os
 import signal

@@ -1,7 +1,5 @@
 """A process that arrives at the moment at which the server is about to end."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import sys

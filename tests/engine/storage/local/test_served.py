@@ -1,7 +1,5 @@
 """local:// in use: workers that need only the URI, and commands beside them."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Starting the server of local://: when, where, and what happens when it cannot start."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

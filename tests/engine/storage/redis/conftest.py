@@ -1,7 +1,5 @@
 """Clients and limiters on each kind of server."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

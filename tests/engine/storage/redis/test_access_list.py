@@ -1,7 +1,5 @@
 """Access lists of a server: the documented rights are enough for every operation, and each of them is needed."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator
 from uuid import uuid4

@@ -1,7 +1,5 @@
 """Calendars follow the server's clock, even if the clocks of workers are wrong."""
 
-from __future__ import annotations
-
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from typing import Any

@@ -1,7 +1,5 @@
 """Compiled scripts: which plans have one, when a process makes it, and what happens when a server forgets it."""
 
-from __future__ import annotations
-
 import re
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Sockets with a deadline: what they read and send when the time is over."""
 
-from __future__ import annotations
-
 import functools
 import os
 import signal

@@ -1,7 +1,5 @@
 """What a check leaves on a server, for how long, and how many commands it takes."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Failures between a client and its server: a check is charged once or not at all, and the error names a remedy."""
 
-from __future__ import annotations
-
 import re
 import time
 import traceback

@@ -1,7 +1,5 @@
 """TLS to servers, sentinels and clusters, with right and wrong certificates on both sides."""
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import os

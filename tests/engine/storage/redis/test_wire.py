@@ -1,7 +1,5 @@
 """The wire to the server: each command gets its own reply, after errors, timeouts and lost connections, too."""
 
-from __future__ import annotations
-
 import gc
 import socket
 import threading

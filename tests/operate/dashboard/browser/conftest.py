@@ -1,7 +1,5 @@
 """A browser, and a shop with three workers and a real server."""
 
-from __future__ import annotations
-
 import http.client
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing

@@ -1,7 +1,5 @@
 """A shop with a dashboard for several workers. An attacker has chosen some names of users and endpoints."""
 
-from __future__ import annotations
-
 import os
 
 from flask import Flask, Response, abort, request

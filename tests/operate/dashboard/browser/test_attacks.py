@@ -1,7 +1,5 @@
 """Attacks of other sites on a browser whose user is logged in."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from html import escape

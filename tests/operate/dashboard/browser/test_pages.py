@@ -1,7 +1,5 @@
 """Every page in a real browser: wide and narrow, light and dark, English and Chinese, with and without JavaScript."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Workers, and one whose breaker is half open."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import pytest

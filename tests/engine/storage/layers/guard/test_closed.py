@@ -1,7 +1,5 @@
 """The breaker is closed: the storage decides, and a failure that is no outage changes nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """How many workers share a limit, and when they are counted."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

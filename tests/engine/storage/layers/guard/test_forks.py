@@ -1,7 +1,5 @@
 """A fork while other threads hold locks: neither the parent nor the child is stuck afterwards."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import sys

@@ -1,7 +1,5 @@
 """The breaker is open: each process decides by itself, and only a probe asks the storage."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import logging

@@ -1,7 +1,5 @@
 """The storage is back: it is charged for checks admitted in the outage, and decides again."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import os

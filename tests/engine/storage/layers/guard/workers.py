@@ -1,7 +1,5 @@
 """Workers around one storage that can be made to fail."""
 
-from __future__ import annotations
-
 import functools
 import os
 import signal

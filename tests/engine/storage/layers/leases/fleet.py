@@ -1,7 +1,5 @@
 """Processes that lease units of one storage, under one clock of the test, and what they have admitted."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

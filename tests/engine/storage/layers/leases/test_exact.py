@@ -1,7 +1,5 @@
 """All processes together never admit more than the limit, and fall short of it by no more than they hold in leases."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any

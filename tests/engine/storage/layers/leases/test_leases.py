@@ -1,7 +1,5 @@
 """Leases: the units that a process takes in advance, spends and returns, and what its decisions say."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from uuid import uuid4
 

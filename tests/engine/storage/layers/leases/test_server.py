@@ -1,7 +1,5 @@
 """Leases on a real server: several processes and threads, and a Flask app."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The deny cache around leases: a refusal is cached only while the process has no leased units."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from uuid import UUID
 

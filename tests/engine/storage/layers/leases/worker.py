@@ -4,8 +4,6 @@ It is called with the address of the server, a name and the count of the leased 
 begins when it is told to.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time
