@@ -4,15 +4,16 @@
 
 import difflib
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from copy import copy
+from typing import Annotated, Any, ClassVar, Literal
 
 from flask import Flask
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from .engine import ConfigurationError
 from .engine.errors import brief, message_of
 from .engine.hits import OnStorageError
-from .engine.keys import DEFAULT_PREFIX, PREFIX_PATTERN
+from .engine.keys import DEFAULT_PREFIX, check_prefix
 from .engine.storage import DEFAULT_TIMEOUT, DENY_SECONDS, LONGEST_DENY_SECONDS
 from .engine.storage.addresses import shown_storage
 from .engine.storage.forgetting import FEWEST_KEYS, MOST_KEYS
@@ -25,7 +26,6 @@ MISSPELT = 0.93
 """A key without our prefix that is at least this similar to a setting is a misspelt one, as ``MULTILIMITS_ENABLED``."""
 MOST_WORKERS = 100_000
 NAMES = 'names or patterns, such as ["health", "admin.*"]'
-LIMITS_BY_NAME = 'a dict such as {"api.*": "100/minute"}'
 WHO = 'networks and subjects, such as ["203.0.113.0/24", "user:42"]'
 """What settings that are lists of text hold."""
 
@@ -125,7 +125,7 @@ class Settings(BaseModel):
     """Limits of requests that match no route (404) or no method of it (405), in the same form. Without this setting,
     they are not limited."""
 
-    limits: dict[str, Any] = Field(default_factory=dict)
+    limits: Annotated[Any, AfterValidator(copy)] = Field(default_factory=dict)
     """Limits by endpoint, blueprint or pattern (``{"api.*": "100/minute"}``), in the same form."""
 
     file: str | None = None
@@ -174,13 +174,6 @@ class Settings(BaseModel):
             raise ValueError(f"give a list of {NAMES if info.field_name == 'exempt' else WHO}")
         return tuple(value)
 
-    @field_validator("limits", mode="before")
-    @classmethod
-    def _check_limits(cls, value: Any) -> Any:
-        if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
-            raise ValueError(f"give {LIMITS_BY_NAME}")
-        return value
-
     @field_validator("message")
     @classmethod
     def _check_message(cls, value: Any) -> Any:
@@ -215,12 +208,6 @@ class Settings(BaseModel):
                 f"{' and '.join(late)} changed in app.config after MultiLimit had read it, so the change has no "
                 f"effect: make it before MultiLimit(app) or init_app(app){in_tests}"
             )
-
-
-def check_prefix(value: object) -> None:
-    """Raise :class:`ConfigurationError` unless ``value`` can begin a key."""
-    if not isinstance(value, str) or not PREFIX_PATTERN.fullmatch(value):
-        raise ConfigurationError(f"key prefix {brief(value)}: 1 to 32 printable ASCII characters, no spaces or braces")
 
 
 def _reason(problem: Any) -> str:

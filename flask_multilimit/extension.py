@@ -12,7 +12,6 @@ from flask import Flask, has_request_context, request
 from werkzeug.local import LocalProxy
 
 from . import insight
-from .config import PREFIX, Settings
 from .declare.advice import EXTENSION, GATE, Holder, holding
 from .declare.limiter import Cost, Reaction, check_callable
 from .declare.subjects import EVERYONE, LimitType, Named, Subjects, SubjectType, UserLoader
@@ -27,7 +26,7 @@ from .observe.events import Observer
 from .operate.command_line import Commands
 from .plan.hits import ASKER, Applied, hits_of
 from .plan.plans import Plans
-from .plan.sources import Given, Source, Sources
+from .plan.sources import SETTING_PREFIX, Given, Source, Sources
 from .plan.standings import about_given, require_known_rules, standings_at, standings_given
 from .serve.access import declared_lists
 from .serve.gate import AppGate, LimitsAt, gate_in_force, gate_of
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from ipaddress import IPv4Address, IPv6Address
     from uuid import UUID
 
+    from .config import Settings
     from .control.control import Control
     from .insight.standing import Standing
 
@@ -95,7 +95,7 @@ class MultiLimit:
             application_limits,
             default_limits,
             unmatched_limits,
-            limits,
+            {} if limits is None else limits,
             allow=_several("allow", allow),
             deny=_several("deny", deny),
         )
@@ -128,8 +128,10 @@ class MultiLimit:
             raise ConfigurationError(
                 f'the app {app.name!r} has a MultiLimit already; use that one: app.extensions["{EXTENSION}"]'
             )
+        from .config import Settings  # noqa: PLC0415 - with pydantic: a process without an app starts sooner
+
         settings = Settings.from_config(app.config)
-        given = Given(application_limits, default_limits, unmatched_limits, limits)
+        given = Given(application_limits, default_limits, unmatched_limits, {} if limits is None else limits)
         gate = self._gate_for(app, settings, [*_written_in(settings, app), ("", self._given), ("", given)])
         app.extensions[EXTENSION] = self
         app.extensions[GATE] = gate
@@ -165,7 +167,7 @@ class MultiLimit:
         try:
             return storage_from(settings.storage_uri, timeout=settings.storage_timeout)
         except ConfigurationError as error:
-            raise ConfigurationError(f"{PREFIX}STORAGE_URI: {error}") from None
+            raise ConfigurationError(f"MULTILIMIT_STORAGE_URI: {error}") from None
 
     def user_loader(self, function: U) -> U:
         """Take the decorated function as the ``user_loader``."""
@@ -415,7 +417,7 @@ def _several(name: str, given: Iterable[T]) -> tuple[T, ...]:
 
 def _written_in(settings: Settings, app: Flask) -> Iterator[Source]:
     """The limits and lists in the settings, and in the file that they name."""
-    yield PREFIX, settings
+    yield SETTING_PREFIX, settings
     if settings.file is not None:
         from .declare.data import read_limits  # noqa: PLC0415 - with its models; few apps have a file
 

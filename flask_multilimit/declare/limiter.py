@@ -13,12 +13,11 @@ from functools import cached_property, lru_cache, partial
 from types import NoneType
 from typing import Any, Literal
 
-from ..config import check_prefix
 from ..engine import Ban, ConfigurationError, Decision, Rule
 from ..engine.algorithms import ALGORITHMS
 from ..engine.errors import brief, check_bool, is_number
 from ..engine.hits import OnStorageError, check_ban, check_cost, check_hash_tag, check_hit_cost, check_policy
-from ..engine.keys import NAME_PATTERN, RESERVED_TYPES, HashTag
+from ..engine.keys import NAME_PATTERN, RESERVED_TYPES, HashTag, check_prefix
 from ..engine.rules import Rules, changed, rules_from
 from ..engine.text import plain_text
 from .subjects import LimitType, SubjectType, type_name_of, types_in

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from flask import Flask
 from flask.views import MethodView, View, http_method_funcs
 
-from ..config import LIMITS_BY_NAME, PREFIX, Settings
 from ..declare.advice import Stack, declared_on, limited_inside
 from ..declare.checks import reject_shared_keys, warn_of_idle_rules
 from ..declare.decorators import LEVELS, Level, RateLimiter, exempt_levels, limits_of_blueprint, rate_limiter
@@ -23,6 +22,7 @@ from ..engine.errors import require
 from ..observe.traffic.counts import counted_name
 
 if TYPE_CHECKING:
+    from ..config import Settings
     from ..declare.data import LimitsFile
 
 METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
@@ -62,12 +62,14 @@ class Given(NamedTuple):
     application_limits: Any = None
     default_limits: Any = None
     unmatched_limits: Any = None
-    limits: Mapping[str, Any] | None = None
+    limits: Mapping[str, Any] = {}
     exempt: Sequence[str] = ()
     allow: Sequence[str] = ()
     deny: Sequence[str] = ()
 
 
+SETTING_PREFIX = "MULTILIMIT_"
+"""What messages put before the name of a setting."""
 Source = tuple[str, "Settings | LimitsFile | Given"]
 """What messages put before a name from there, such as the prefix of settings, and what is written there."""
 
@@ -102,12 +104,7 @@ class Sources(NamedTuple):
     @classmethod
     def of(cls, app: Flask, written: Sequence[Source]) -> Sources:
         """The limits of all sources, in their order."""
-        by_name = [
-            each
-            for where, source in written
-            if source.limits is not None
-            for each in _by_name(source.limits, shown_name(where, "limits"))
-        ]
+        by_name = [each for where, source in written for each in _by_name(source.limits, shown_name(where, "limits"))]
 
         def collected(name: str, shared_as: str | None = None) -> tuple[Declaration, ...]:
             found = (declarations_from(getattr(source, name), shown_name(where, name)) for where, source in written)
@@ -237,9 +234,10 @@ def declarations_from(given: Any, where: str) -> tuple[Declaration, ...]:
 
 def _by_name(limits: Any, where: str) -> list[tuple[str, str, tuple[Declaration, ...]]]:
     """For each name: where it is declared, and its limits; none if they are off."""
-    require(isinstance(limits, Mapping), where, limits, LIMITS_BY_NAME)
+    known = isinstance(limits, Mapping) and all(isinstance(name, str) for name in limits)
+    require(known, where, limits, 'a dict such as {"api.*": "100/minute"}')
     return [
-        (str(name), place, () if given == OFF else _limits_from(given, place))
+        (name, place, () if given == OFF else _limits_from(given, place))
         for name, given, place in ((name, given, f'{where}["{name}"]') for name, given in limits.items())
     ]
 
@@ -263,7 +261,7 @@ def _limiter_from(given: Any, where: str) -> RateLimiter:
 
 def shown_name(where: str, name: str) -> str:
     """A setting, or a field of a file, as messages name it."""
-    return where + (name.upper() if where == PREFIX else name)
+    return where + (name.upper() if where == SETTING_PREFIX else name)
 
 
 def _checked_together(where: str, declarations: tuple[Declaration, ...]) -> tuple[Declaration, ...]:

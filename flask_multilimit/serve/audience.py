@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from time import perf_counter, time
+from typing import TYPE_CHECKING
 
 from flask import Flask
 
-from ..config import PREFIX, Settings
 from ..declare.subjects import EVERYONE, Subject
 from ..engine import BanStatus, ConfigurationError, Decision, Health, Limiter, StorageError
 from ..engine.errors import brief
@@ -31,6 +31,9 @@ from ..signals import (
     shadow_rejected,
     subject_banned,
 )
+
+if TYPE_CHECKING:
+    from ..config import Settings
 
 
 class AppAudience:
@@ -207,7 +210,7 @@ def key_of(app: Flask, setting: str) -> bytes:
     names the ``setting`` that needs it."""
     secret = app.secret_key
     if not secret:
-        raise ConfigurationError(f"{PREFIX}{setting} needs a key: set SECRET_KEY before init_app")
+        raise ConfigurationError(f"MULTILIMIT_{setting} needs a key: set SECRET_KEY before init_app")
     return blake2b(secret.encode() if isinstance(secret, str) else secret, person=b"multilimit").digest()
 
 
@@ -216,7 +219,7 @@ def _reject_without_traffic(settings: Settings) -> None:
     for name in ("log", "traffic_subjects"):
         if name in given and getattr(settings, name) not in {"off", "none"}:
             raise ConfigurationError(
-                f"{PREFIX}{name.upper()}={getattr(settings, name)!r} needs {PREFIX}TRAFFIC, which is False"
+                f"MULTILIMIT_{name.upper()}={getattr(settings, name)!r} needs MULTILIMIT_TRAFFIC, which is False"
             )
 
 

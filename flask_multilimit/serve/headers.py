@@ -17,19 +17,21 @@ from functools import lru_cache
 from hashlib import blake2b
 from threading import Lock
 from types import MemberDescriptorType
-from typing import Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from werkzeug.datastructures import Headers
 from werkzeug.http import http_date
 from werkzeug.wrappers import Response
 
-from ..config import Settings
 from ..engine import Calendar, Decision, Hit, Rule
 from ..engine.algorithms import BAN, EVENLY, SLIDING, Quota
 from ..engine.forks import notify_child
 from ..engine.hits import Hits, memoized, part_of
 from ..engine.reply import start_of
 from .state import Record
+
+if TYPE_CHECKING:
+    from ..config import Settings
 
 Standing = tuple[int, int, int]
 Fields = Iterable[tuple[str, str]]

@@ -20,7 +20,6 @@ from werkzeug.exceptions import Forbidden, HTTPException, ServiceUnavailable, To
 from werkzeug.http import parse_accept_header
 from werkzeug.wrappers import Response
 
-from ..config import Settings
 from ..declare.limiter import Message, Reaction
 from ..declare.subjects import ask_callable, current_request, request_if_any
 from ..engine import Calendar, ConfigurationError, Decision, MultiLimitError, Rule, StorageDenied, StorageError
@@ -34,6 +33,7 @@ from .headers import CONCURRENT_REQUESTS, headers_of
 from .state import replace_method
 
 if TYPE_CHECKING:
+    from ..config import Settings
     from .access import Listed
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from flask import Flask, has_request_context, request
 from flask.cli import ScriptInfo, run_command
 
-from ..config import Settings
 from ..declare.subjects import LimitType
 from ..engine import ConfigurationError, ConfigurationWarning, Limiter
 from ..engine.forks import LateLock, OncePerProcess, notice_fork, notify_child
@@ -21,6 +20,9 @@ from ..engine.text import SafeLogger
 from ..engine.threads import in_master_of_uwsgi, threads_run
 from .applier import ControlApplier
 from .state import AppState, replace_method
+
+if TYPE_CHECKING:
+    from ..config import Settings
 
 
 class Startup:

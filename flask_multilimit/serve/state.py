@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from flask import Flask, Request, g
 from werkzeug.local import LocalProxy
 
-from ..config import Settings
 from ..declare.advice import Bill, app_in_force, gate_of_app
 from ..declare.subjects import Subjects, current_request, request_if_any
 from ..engine import Decision, Limiter
@@ -23,6 +22,7 @@ from ..plan.plans import Plans
 from .audience import AppAudience
 
 if TYPE_CHECKING:
+    from ..config import Settings
     from .access import AccessLists
 
 
