@@ -9,7 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict
+from typing import Any, Literal, Protocol, TypedDict
+
+from typing_extensions import Unpack
 
 from ..declare.written import InvalidData, Mistake, parse_json
 from ..engine import ConfigurationError
@@ -20,9 +22,6 @@ from .document import Document, document_from
 from .entries import Listing, Override, entry_from
 from .store import Change, ListingKind, Store, StoredDocument
 from .watch import ControlFollower
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 MOST_TRIES = 20
 """The most attempts to make a change while others write."""

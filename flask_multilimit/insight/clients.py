@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv6Address
-from typing import TYPE_CHECKING
 from uuid import UUID
 
 from ..declare.addresses import Who, client_in, network_of
@@ -18,6 +17,7 @@ from ..engine.text import Phrase
 from ..observe.traffic.counts import encodable, short
 from ..plan.hits import hits_of
 from ..plan.standings import AppliedAt, about_given, require_types, standings_at, standings_given
+from ..serve.access import Listed
 from ..serve.gate import AppGate
 from .limits import places_of
 from .text import subject_text
@@ -25,9 +25,6 @@ from .traffic import looking
 
 ALL_ANONYMOUS = Subject(ANONYMOUS, "")
 """Stands for all clients that are not logged in, if ``MULTILIMIT_ANONYMOUS_USER`` is ``shared``."""
-
-if TYPE_CHECKING:
-    from ..serve.access import Listed
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,16 +6,14 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, TypeVar, overload
+from typing import Any, ClassVar, TypedDict, TypeVar, overload
 
 from flask import Blueprint, Response, request
+from typing_extensions import Self
 
 from flask_multilimit import ConfigurationError
 
 from .items import RateLimitItem, parse_many
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -6,9 +6,10 @@ import functools
 import inspect
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import Any, Literal, TypeVar, overload
 
 from flask import Blueprint, Flask, Request, Response, current_app, has_app_context, has_request_context, request
+from typing_extensions import Unpack
 from werkzeug.local import LocalProxy
 
 from flask_multilimit import ConfigurationError
@@ -24,9 +25,6 @@ from .places import Registry
 from .settings import LISTS, Options, check_options
 from .storage import StorageOfApp, Strategy
 from .util import get_qualified_name
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 T = TypeVar("T", bound=Callable[..., Any] | Blueprint)
 F = TypeVar("F", bound=Callable[..., Any])
