@@ -149,7 +149,7 @@ class ReplayPlan:
         listed = lists.of(request, subjects)
         if listed is not None:
             return replace(self._plan(client, (), ()), listed=listed)
-        found = {type_: resolve(limiter.declared_type, limiter.name) for type_, limiter in self._types.items()}
+        found = {name: resolve(each.declaration.type, each.declaration.name) for name, each in self._types.items()}
         missing = lists.missing(request)
         if request.recorded is None:
             missing += tuple(note for each in self._limiters for note in self._missing(each, subjects))
@@ -217,9 +217,7 @@ class _Limiter:
     def __init__(self, planned: PlannedLimiter, cost: int, priority: str | None) -> None:
         self.planned = planned
         self.declaration: Declaration = planned.declaration
-        self.declared_type = self.declaration.type
-        self.name = self.declaration.name
-        self.parts = parts_of(self.declared_type, self.name)
+        self.parts = parts_of(self.declaration.type, self.declaration.name)
         self.type = (self.declaration.type_name, *self.parts)
         """Equal for limiters whose subjects are the same."""
         self.has_slots = any(rule.holds_slots for _, rule in planned.rules)
