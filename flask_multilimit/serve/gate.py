@@ -30,7 +30,7 @@ from ..signals import limit_event, limits_checked, notify, request_denied, reque
 from .applier import ControlApplier
 from .audience import AppAudience, check_and_report, key_of, report, report_bans, send_signals
 from .headers import cache_fields, describe, own_copy, unshared
-from .refusal import AccessDenied, RateLimitExceeded, Refusals, StorageUnavailable, answer_refusals
+from .refusal import AccessDenied, RateLimitExceeded, Refusals, StorageUnavailable, answer_refusals, processed
 from .settle import Settlement, require_response
 from .startup import Startup, validate_when_app_runs, validate_when_flask_run_has_loaded
 from .state import NO_PLAN, NOT_ASKED, Access, AppState, Record, Records, replace_method
@@ -109,7 +109,7 @@ class AppGate(AppState):
                 answer = own_copy(answer)  # so that it keeps no field of after_request functions
             answer = unshared(answer, passed_on=not is_refusal)
             arguments = (*arguments[:-1], answer)  # before these functions, which may add fields, too
-            response = process(*arguments)
+            response: Response = processed(self.app, process, arguments, record)
             if response is not arguments[-1]:
                 response = unshared(response)
             record = record or self._records.current()

@@ -30,7 +30,7 @@ from ..engine.text import LONGEST_PREFERENCE
 from ..plan.hits import AppliedLimits
 from ..signals import log_once_a_minute
 from .headers import CONCURRENT_REQUESTS, headers_of
-from .state import replace_method
+from .state import Record, replace_method
 
 if TYPE_CHECKING:
     from ..config import Settings
@@ -450,12 +450,30 @@ def _wrap_handling(handle: Callable[..., Any]) -> Callable[..., Any]:
             if refusal is error:  # no handler took it (TRAP_HTTP_EXCEPTIONS), or one has raised it again
                 raise
             answer = _answer_to(handle, context, refusal)
+        except Exception as failure:
+            answer = arguments[-1]
+            if not isinstance(answer, AccessDenied):
+                raise
+            log_once_a_minute(app, failure, "an error handler failed; the client gets the default refusal")
         if type(answer) is RateLimitExceeded:  # Flask would run it as a WSGI application, which takes longer
             answer.with_traceback(None)  # its frames refer to the exception: each refusal would leave a reference cycle
             return answer.answer(current_request().environ, app.response_class)
         return answer
 
     return handle_user_exception
+
+
+def processed(app: Flask, process: Callable[..., Any], arguments: tuple[Any, ...], record: Record | None) -> Any:
+    """The response after ``after_request`` functions. One may need what ``before_request`` functions do, and a denied
+    address is refused before these."""
+    try:
+        return process(*arguments)
+    except Exception as error:
+        response = arguments[-1]
+        if record is None or not record.refused or response.status_code not in {403, 429}:
+            raise
+        log_once_a_minute(app, error, "an after_request function failed; the client gets the refusal without it")
+        return response
 
 
 def _answer_to(handle: Callable[..., Any], context: list[Any], refusal: Exception) -> Any:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from flask import Flask, Response, after_this_request, g, request
+from werkzeug.exceptions import HTTPException
 from werkzeug.test import create_environ
 
 from flask_multilimit import (
@@ -293,6 +294,27 @@ def test_denied_address_is_refused_before_functions_of_the_app_run(app: Flask) -
 
     assert [status_for(app, "203.0.113.7"), status_for(app, "203.0.113.8")] == [403, 200]
     assert loaded == ["203.0.113.8"]
+
+
+@pytest.mark.parametrize("hook", ["an error handler", "an after_request function"])
+def test_denied_address_is_refused_although_the_app_needs_functions_that_did_not_run(
+    app: Flask, caplog: pytest.LogCaptureFixture, hook: str
+) -> None:
+    MultiLimit(app, deny=["203.0.113.7"])
+    app.add_url_rule("/", "show", view())
+    app.before_request(lambda: setattr(g, "request_id", "17"))
+    if hook == "an error handler":
+        app.register_error_handler(HTTPException, lambda error: ({"id": g.request_id}, error.code))
+    else:
+        app.after_request(lambda response: response if g.request_id else None)
+
+    denied = [ask(app, environ_base={"REMOTE_ADDR": "203.0.113.7"}) for _ in range(2)]
+
+    assert [each.status_code for each in denied] == [403, 403]
+    assert "Access denied." in denied[0].text
+    assert denied[0].headers["Cache-Control"] == "no-store"
+    assert [each.message.partition(" failed")[0] for each in caplog.records] == [f"Rate limits: {hook}"]
+    assert status_for(app, "203.0.113.8") == 200
 
 
 def test_denied_address_passes_when_limits_are_disabled(app: Flask) -> None:

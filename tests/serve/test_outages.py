@@ -25,7 +25,7 @@ from flask_multilimit.serve import startup
 from flask_multilimit.serve.gate import gate_of
 from flask_multilimit.signals import limits_checked, storage_failed, storage_recovered
 from support.asking import ask, heard, made_public
-from support.doubles import RecordingStorage, limited_service
+from support.doubles import RecordingStorage, limited_service, raising
 from support.waiting import PATIENCE
 
 FAILED = "Rate limiting failed on the server. Please try again later."
@@ -383,3 +383,21 @@ def test_429_after_a_caught_503_of_the_request_has_a_wait_of_its_own(app: Flask,
     storage.broken = True
 
     assert [ask(app).headers.get("Retry-After") for _ in range(2)] == [None, "3600"]
+
+
+def test_after_request_function_that_fails_after_a_caught_503_raises(app: Flask, storage: RecordingStorage) -> None:
+    app.config.update(MULTILIMIT_ON_STORAGE_ERROR="deny")
+    MultiLimit(app, storage=storage)
+    app.after_request(raising(LookupError))
+    denied = limited_service()
+
+    @app.get("/")
+    def show() -> str:
+        with suppress(StorageUnavailable):
+            denied()
+        return "unlimited"
+
+    storage.broken = True
+
+    with pytest.raises(LookupError):
+        ask(app)
