@@ -85,7 +85,8 @@ class Quotas(Described):
     """By scope and name; the order is that of the endpoints."""
     bans: tuple[BannedFrom, ...]
     unknown: tuple[str, ...]
-    """Limits of which nothing is known for this request, such as those by an API key that it does not have."""
+    """Limits of which nothing is known for this request, such as those by an API key that it does not have, and those
+    that let everything pass in an outage."""
     estimated: bool
     """Whether the storage of the limits is down: ``remaining`` is what one process lets pass meanwhile."""
 
@@ -150,6 +151,10 @@ def quotas_of_client(gate: AppGate, wanted: Wanted) -> Quotas:
     counted = set(hits)
     owners = {hit.key: each for hit, each in reversed(owned) if hit in counted}
     decision = gate.limiter.peek(Hits(hits)) if hits else None
+    if decision is not None and decision.decided_by in FALLBACKS:
+        policy = gate.settings.on_storage_error
+        for passing in [owners.pop(hit.key) for hit in hits if (hit.on_storage_error or policy) == "allow"]:
+            client_limits.unknown[f"{passing.listed.scope}:{passing.applied.declaration.shown_name}"] = None
     return Quotas(
         at=at,
         state=state,
@@ -239,9 +244,9 @@ def _resources(
 ) -> Iterator[tuple[str, Quota]]:
     taken: set[str] = set()
     estimated = decision.decided_by in FALLBACKS
-    banned = {id(owners[ban.hit.key]): ban.retry_after for ban in decision.bans if not ban.hit.shadow}
+    banned = {id(owners.get(ban.hit.key)): ban.retry_after for ban in decision.bans if not ban.hit.shadow}
     for status in decision.statuses:
-        if not isinstance(status.hit, BanHit):
+        if not isinstance(status.hit, BanHit) and status.hit.key in owners:
             owner = owners[status.hit.key]
             quota = _quota(status, owner, wanted, _reset(decision, status, at), estimated=estimated)
             if quota.retry_after is not None:  # a limiter that has banned the client refuses until the ban ends

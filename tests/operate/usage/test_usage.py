@@ -491,6 +491,19 @@ class TestBansListsAndOutages:
         assert "1 left" in page
         assert "in progress" not in page
 
+    def test_limits_that_let_everything_pass_in_an_outage_are_not_known(self) -> None:
+        app = Flask("shop")
+        limits = MultiLimit(app, storage="redis://127.0.0.1:1/0", application_limits="9/hour")
+        ban = Ban(after=2, within=60, time=600)
+        passing = rate_limiter(type=IP, rules="5/minute", on_storage_error="allow", name="mild", ban=ban)
+        app.add_url_rule("/mine", "mine", passing(view()))
+        app.register_blueprint(Usage(limits))
+
+        answer = json_of(app)
+
+        assert (list(answer["resources"]), answer["unknown"]) == (["application:application-3600s"], ["mine:mild"])
+        assert (answer["estimated"], answer["bans"]) == (True, [])
+
     def test_usage_answers_503_when_an_outage_denies(self) -> None:
         app = made(storage="redis://127.0.0.1:1/0", MULTILIMIT_ON_STORAGE_ERROR="deny")
         answer = ask(app, "/rate_limit")
