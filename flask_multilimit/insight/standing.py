@@ -230,7 +230,8 @@ def standing(
     """Where ``client`` stands at ``endpoint``, or everywhere; ``rows`` of its requests. Charges nothing. Raises
     :class:`ConfigurationError` if there is no such endpoint, and for a type that neither limits nor traffic know."""
     with_shared = replace(client, given={**client.given, EVERYONE.type: EVERYONE.value}) if client.given else client
-    places = applied_to(gate, with_shared, endpoint, method)
+    enabled = gate.settings.enabled
+    places = applied_to(gate, with_shared, endpoint, method)[: None if enabled else 0]
     found, problem = list[RequestStanding](), ""
     try:
         require_charges(gate, [hit for each in places for hit in each.applied.hits])
@@ -244,17 +245,18 @@ def standing(
     if endpoint is None:
         found = sorted((each for each in found if not each.lets_everyone_pass), key=_rank)
     shown, paging = paged(found, page, rows or max(len(found), 1))
-    listed = _list_standing(listed_of(gate, client))
+    listed = _list_standing(listed_of(gate, client)) if enabled else None
     refusals, in_words = _refusals(gate, memory, client, endpoint)
     elsewhere = _Elsewhere(
-        () if problem or endpoint is not None else bans_elsewhere(gate, client),
+        () if problem or endpoint is not None or not enabled else bans_elsewhere(gate, client),
         sorted({each.endpoint for each in refusals} - scopes_of_endpoints(gate.app)),
         checked_by_extensions(gate, endpoint),
     )
     if not (listed or elsewhere.bans or refusals or client.is_digest):  # functions and checks may have other types
         require_types(gate.plans, client.given)
     now, others = gate.applier.time(), _with_others(places, client)
-    state, verdict = next(_verdicts(listed, found, elsewhere, client, in_words, problem, others, now))
+    verdicts = _verdicts(listed, found, elsewhere, client, in_words, problem, others, now)
+    state, verdict = next(verdicts) if enabled else ("unlimited", Phrase(DISABLED))
     decided = [each for each in found if each.allowed is not None]
     waits = [*map(_wait_of, decided), *(max(each.ended - now, 0.0) for each in elsewhere.bans)]
     subject, refused = client.subject, [each for each in found if each.allowed is False]
@@ -495,6 +497,7 @@ PASSES = "passes: nothing refuses it now"
 PASSES_ENDPOINTS = "passes at every endpoint; {where} refused it in the last hour, and may still do so"
 NETWORK = "a network is many clients: each has quotas of its own"
 UNLIMITED = "passes: no limit counts it"
+DISABLED = "passes: MULTILIMIT_ENABLED is False, so nothing is limited"
 OF_OTHERS = "not known: another extension checks limits at {where}; `flask limiter limits` shows those of Flask-Limiter"
 DIGEST = "not known: this is the digest of a long subject; look up the subject itself"
 UNKNOWN = "not known: the storage fails, so its counts do not decide"

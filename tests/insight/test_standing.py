@@ -24,7 +24,7 @@ from flask_multilimit.insight.clients import client_from
 from flask_multilimit.insight.doctor import examine
 from flask_multilimit.insight.keys import all_keys
 from flask_multilimit.insight.past import Past, instant_of, standing_at
-from flask_multilimit.insight.standing import BANNED, UNKNOWN, Standing, standing
+from flask_multilimit.insight.standing import BANNED, DISABLED, UNKNOWN, Standing, standing
 from flask_multilimit.insight.text import local_time
 from flask_multilimit.insight.traffic import looking, now
 from flask_multilimit.observe.traffic import reader_of
@@ -167,6 +167,28 @@ def test_why_asks_nothing_where_there_is_no_limit_and_writes_nothing_into_the_me
 
     assert [(each.methods, each.allowed) for each in found.requests] == [(("POST",), True)]
     assert (storage.state, all_keys(gate_of(limited))) == ("working", [])
+
+
+def test_why_and_check_say_that_nothing_is_limited_while_limits_are_switched_off(server: Server) -> None:
+    storage = server.url
+    app = app_on(storage)
+    assert statuses(app, *["/login"] * 5, environ_base=CLIENT) == [200, 200, 429, 429, 429]
+    with app.app_context():
+        app.extensions["multilimit"].control.deny("203.0.113.7", lasting=True)
+    off = Flask("shop")
+    off.config.update(MULTILIMIT_ENABLED=False, MULTILIMIT_DENY=["203.0.113.7"])
+    MultiLimit(off, storage=storage)
+    off.add_url_rule("/login", "login", rate_limiter(type=IP, rules="2/minute", ban=BAN)(view()))
+    assert statuses(off, "/login", environ_base=CLIENT) == [200]
+
+    found, there = why(off, "203.0.113.7"), why(off, "203.0.113.7", "login")
+
+    for each in (found, there):
+        assert (each.state, each.verdict, each.allowed, each.lift) == ("unlimited", DISABLED, None, ())
+        assert (each.listed, each.requests, each.elsewhere) == (None, (), ())
+    assert command(off, "check", "login", "--ip", "203.0.113.7") == f"{DISABLED}\n"
+    with pytest.raises(ConfigurationError, match="no endpoint is called"):
+        why(off, "203.0.113.7", "logout")
 
 
 class TakesProbes(MemoryStorage):

@@ -83,7 +83,7 @@ def _check_lines(found: Standing) -> list[str]:
             lines += ["", *console.paragraph(f"Not checked, because no subject is given: {options}.")]
         if each.by_request:
             lines += ["", *console.paragraph(_BY_REQUEST.format(names=", ".join(each.by_request)))]
-    if others:
+    if others or not found.requests:
         lines += ["", *console.paragraph(found.verdict)]
     return lines[1:]
 
