@@ -724,6 +724,26 @@ def app_of_pairs(storage: Any, *, rules: str = "1/minute") -> Flask:
     return app
 
 
+def test_why_shows_refusals_of_this_client_or_network_there_and_of_nobody_else() -> None:
+    app = Flask("shop")
+    MultiLimit(app, user_loader=lambda: request.headers.get("X-User"))
+    for name, type_ in (("mine", IP), ("other", IP), ("account", USER)):
+        app.add_url_rule(f"/{name}", name, rate_limiter(type=type_, rules="1/minute")(view()))
+    for path, address in (("/mine", "2001:db8:1:2::7"), ("/other", "2001:db8:1:2::7"), ("/mine", "203.0.113.9")):
+        statuses(app, path, path, environ_base={"REMOTE_ADDR": address})
+    counted(app, "/account", "/account", headers={"X-User": "203.0.113.5"})
+
+    def refused(*asked: str) -> list[tuple[str, str]]:
+        return sorted((each.endpoint, each.subject) for each in why(app, *asked).refusals)
+
+    both = [("mine", "2001:db8:1:2::/64"), ("other", "2001:db8:1:2::/64")]
+    assert refused("2001:db8:1:2::9") == refused("2001:db8:1::/48") == both
+    assert refused("2001:db8:1:2::9", "mine") == refused("2001:db8:1::/48", "mine") == both[:1]
+    assert refused("203.0.113.0/24") == refused("203.0.113.9") == [("mine", "203.0.113.9")]
+    assert refused("user:203.0.113.5") == [("account", "203.0.113.5")]
+    assert refused("203.0.113.5") == refused("2001:db8:1:3::7") == refused("2001:db8:2::/48") == []
+
+
 class TestCombinedTypes:
     """A user and an address that are counted together."""
 

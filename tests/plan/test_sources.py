@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from flask import Blueprint, Flask
 from flask.views import MethodView, View
 
 from flask_multilimit import ConfigurationError, LimitType, MultiLimit, Rule, exempt, rate_limiter
+from flask_multilimit.plan.sources import Named
 from support.asking import ask, policy, statuses, view
 from support.calls import calls_during
 from support.clock import Clock
@@ -481,3 +483,9 @@ def test_invalid_limit_in_a_file_is_an_error_that_names_the_file(app: Flask, fil
     file.write_text('{"limits": {"show": "1/mnute"}}')
     with pytest.raises(ConfigurationError, match=r"^limits.json: limits.show='1/mnute'"):
         MultiLimit(app)
+
+
+def test_names_and_patterns_near_an_endpoint_keep_their_order() -> None:
+    for names in permutations(["api.*", "api.pay", "api", "other"]):
+        declared = Named((name, place) for place, name in enumerate(names))
+        assert declared.near("api.pay") == [each for each in declared if each[0] != "other"]
