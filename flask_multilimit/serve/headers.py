@@ -25,6 +25,7 @@ from werkzeug.wrappers import Response
 
 from ..engine import Calendar, Decision, Hit, Rule
 from ..engine.algorithms import BAN, EVENLY, SLIDING, Quota
+from ..engine.decision import FALLBACKS
 from ..engine.forks import notify_child
 from ..engine.hits import Hits, memoized, part_of
 from ..engine.reply import start_of
@@ -180,7 +181,7 @@ def _fields(
     dialects = DIALECTS[settings.headers]
     if not dialects or (refusal is None and settings.headers_on != "always"):
         return found
-    hits, standings = _shown(record.decisions, with_shadows=settings.shadow_headers)
+    hits, standings = _shown(record.decisions, settings)
     if hits:
         for dialect in dialects:
             found += dialect(hits, standings, wait, secret)
@@ -202,19 +203,21 @@ def _retry_after(refusal: Decision | None, refused: float, settings: Settings) -
 # What to show
 
 
-def _shown(decisions: Sequence[Decision], *, with_shadows: bool) -> tuple[tuple[Hit, ...], Sequence[Standing]]:
-    """The hits and their standings, one per name. In an outage, ``allow`` knows of none."""
-    decisions = [each for each in decisions if each.decided_by != "allow"]
+def _shown(decisions: Sequence[Decision], settings: Settings) -> tuple[tuple[Hit, ...], Sequence[Standing]]:
+    """The hits and their standings, one per name. In an outage, nobody knows what is left where ``allow`` lets
+    everything pass."""
+    outage = any(each.decided_by in FALLBACKS for each in decisions)
     if len(decisions) == 1:  # as nearly always
         hits, standings = decisions[0].hits, decisions[0].standings
     else:
         hits, standings = _merged(decisions)
-    if not memoized(hits, _may_be_hidden):
+    if not outage and not memoized(hits, _may_be_hidden):
         return hits, standings
     places = tuple(
         place
         for place, (hit, (_, retry_after, _)) in enumerate(zip(hits, standings, strict=True))
-        if (with_shadows or not hit.shadow) and (retry_after or hit.rule.algorithm != BAN)
+        if (settings.shadow_headers or not hit.shadow) and (retry_after or hit.rule.algorithm != BAN)
+        if not outage or (hit.on_storage_error or settings.on_storage_error) != "allow"
     )
     if not places:
         return (), ()
@@ -390,7 +393,7 @@ def draft_11_fast(decision: Decision, settings: Settings) -> Sequence[tuple[str,
     come back little by little, as in nearly every request; otherwise ``None``. With three rules in memory, it saves one
     twentieth of a request."""
     hits, reply = decision.hits, decision.reply
-    if decision.settled or decision.decided_by == "allow" or settings.headers_on != "always":
+    if decision.settled or decision.decided_by in FALLBACKS or settings.headers_on != "always":
         return None
     parts = memoized(hits, _parts)
     if not parts.template:

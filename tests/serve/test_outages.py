@@ -293,6 +293,20 @@ def test_no_field_says_what_is_left_where_an_outage_lets_everything_pass(
     assert [name for name, _ in during if "ratelimit" in name.lower()] == []
 
 
+@pytest.mark.parametrize(("setting", "own"), [("local", "allow"), ("allow", "local")])
+def test_fields_show_only_limits_that_this_process_enforces_in_an_outage(
+    app: Flask, storage: RecordingStorage, setting: str, own: Any
+) -> None:
+    app.config["MULTILIMIT_ON_STORAGE_ERROR"] = setting
+    MultiLimit(app, storage=storage, application_limits="9/hour")
+    storage.broken = True
+    app.add_url_rule("/", "view", rate_limiter(rules="5/minute", on_storage_error=own, name="own")(lambda: "ok"))
+
+    shown = ask(app).headers["RateLimit-Policy"]
+
+    assert shown == ('"application-3600s";q=9;w=3600' if setting == "local" else '"own-60s";q=5;w=60')
+
+
 def test_policy_raise_leaves_the_error_to_the_app(make: Callable[..., Flask], storage: RecordingStorage) -> None:
     app = make(ON_STORAGE_ERROR="raise")
     app.register_error_handler(StorageError, lambda error: (f"{type(error).__name__}: {error}", 418))
