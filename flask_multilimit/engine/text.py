@@ -136,10 +136,10 @@ class SafeLogger:
         record.exc_text = None if error is None else _traceback(error)
         logger.handle(record)
 
-    info = partialmethod(log, logging.INFO)
-    warning = partialmethod(log, logging.WARNING)
-    error = partialmethod(log, logging.ERROR)
-    critical = partialmethod(log, logging.CRITICAL)
+    info: partialmethod[None] = partialmethod(log, logging.INFO)
+    warning: partialmethod[None] = partialmethod(log, logging.WARNING)
+    error: partialmethod[None] = partialmethod(log, logging.ERROR)
+    critical: partialmethod[None] = partialmethod(log, logging.CRITICAL)
 
 
 class _Safe:
