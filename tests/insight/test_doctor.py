@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import redis
@@ -12,7 +13,7 @@ from flask import Blueprint, Flask, request
 from flask.views import MethodView
 from werkzeug.middleware.proxy_fix import ProxyFix
 
-from flask_multilimit import IP, USER, MultiLimit, exempt, rate_limiter
+from flask_multilimit import IP, USER, MultiLimit, Rule, exempt, rate_limiter
 from flask_multilimit.compat.flask_limiter import Limiter
 from flask_multilimit.compat.flask_limiter.util import get_remote_address
 from flask_multilimit.engine.storage.redis.failures import RIGHTS, RIGHTS_OF_OPERATORS, RIGHTS_OF_WORKERS
@@ -517,3 +518,16 @@ def test_changes_that_cannot_be_in_force_are_reported(
 ) -> None:
     redis_client.hset("rate_limit:{control}:document", mapping={"stamp": "9-x", "document": document})
     assert (level, True) in [(each.level, text in each.text) for each in on_server.findings("control")]
+
+
+def test_setting_is_not_known_if_the_connection_breaks_while_it_is_asked_for(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = Flask("shop")
+    MultiLimit(app, storage=server.url, application_limits=Rule(time=60, count=20_000))
+    monkeypatch.setattr(redis.Redis, "config_get", Mock(side_effect=ConnectionResetError))
+    with app.app_context():
+        found = {each.name: each.text for each in examine(gate_of(app))}
+
+    assert "lazyfree-lazy-expire is not known" in found["lazy freeing"]
+    assert found["persistence"].startswith("Unknown")
