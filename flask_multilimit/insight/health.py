@@ -99,10 +99,13 @@ def require_charges(gate: AppGate, hits: Iterable[Hit] = ()) -> None:
     gate.plans.ensure()
     limiters = [each for plan in gate.plans.made for each in plan.limiters]
     of_all = [hit for each in limiters for hit in each.make_hits(each.rules, each.declaration.type_name, "", 1, None)]
-    probes = probes_like([*of_all, *hits])
-    # In a cluster, each has its own time to answer: there may be as many hash slots as endpoints.
-    for each in [(probe,) for probe in probes] if isinstance(storage, ClusterStorage) else [probes][: len(probes)]:
-        storage.check(each)
+    server_of: Callable[[str], object] = storage.owner_of if isinstance(storage, ClusterStorage) else lambda _: None
+    probes = {
+        (server_of(each.key), each.key.partition("{")[0], each.rule.algorithm): each
+        for each in probes_like([*of_all, *hits])
+    }
+    for each in probes.values():
+        storage.check((each,))
 
 
 def clients_of(storage: Any) -> list[Any]:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from random import Random
 from typing import Any
+from unittest.mock import Mock
 from uuid import UUID
 
 import pytest
@@ -143,6 +144,21 @@ def test_why_says_so_everywhere_while_one_kind_of_limit_or_one_shard_cannot_be_c
             assert gate_of(worker).limiter.health().state == "failed"
         gate_of(worker).limiter.close()
         assert why(other, "203.0.113.7").state == "passes"
+
+
+@pytest.mark.parametrize("kind", ["one server", "cluster"])
+def test_as_many_charges_are_tried_for_forty_endpoints_as_for_four(
+    kind: str, cluster: Cluster, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = app_on(cluster.uri if kind == "cluster" else server.url)
+    for number in range(36):
+        app.add_url_rule(f"/{number}", f"page{number}", rate_limiter("5/minute")(view()))
+    storage = gate_of(app).limiter.storage
+    check = Mock(side_effect=storage.check)
+    monkeypatch.setattr(storage, "check", check)
+
+    assert now(gate_of(app)).storage.state == "working"
+    assert check.call_count == 2 * (3 if kind == "cluster" else 1)  # two kinds of limits
 
 
 @contextmanager

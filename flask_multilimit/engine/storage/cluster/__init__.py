@@ -30,7 +30,7 @@ from ...errors import ConfigurationError, StorageError
 from ...hits import BanHit, Hit, Hits, bans_of, memoized
 from ...reply import DELAY, RETRY_AFTERS, Standing, joined, standing_of
 from ...rules import Rule
-from ..addresses import shown_storage
+from ..addresses import Address, shown_storage
 from ..base import Lost, Slot, StoredKey, check_clock, check_timeout
 from ..redis.storage import RedisStorage, ReleaseBatcher, remembers_ids
 from ..redis.uri import check_encoding
@@ -118,6 +118,11 @@ class ClusterStorage:
     def clients(self) -> list[Any]:
         """A client object of ``redis`` for each primary. Raises :class:`StorageError`."""
         return [server.client for server in self._servers.primaries()]
+
+    def owner_of(self, key: str) -> Address:
+        """The server that keeps ``key``, as far as is known. Raises :class:`StorageError` if there is none."""
+        self._deadline.begin()
+        return self._servers.owner_of(key_slot(key.encode()))
 
     def check(self, hits: tuple[Hit, ...], check_id: UUID | None = None) -> Decision:
         self._deadline.begin()

@@ -140,6 +140,9 @@ class Servers:
         for server in self._servers.values():
             server.clock = clock
 
+    def owner_of(self, hash_slot: int) -> Address:
+        return self._hash_slots.owner(hash_slot)
+
     def ask(self, hash_slot: int, question: Question[T], *, may_repeat: bool = True) -> T:
         """The answer of the server that owns ``hash_slot``. If it cannot be reached and another server has taken over,
         ask that one, but only if the question ``may_repeat``, because the first server may have answered it, too."""
