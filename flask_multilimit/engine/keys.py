@@ -155,10 +155,15 @@ def without_subject(key: str) -> str:
     return before + brace
 
 
-def auxiliary_key(key: str, name: str) -> str:
+def probe_key(key: str, algorithm: str) -> str:
     """A key that belongs to no limit, with the prefix of ``key`` and in its slot."""
     before, brace, _ = key.partition("}")
-    return f"{before}{brace}:{name}"
+    return f"{before}{brace}:probe::{algorithm}:1000"
+
+
+def is_probe(key: str) -> bool:
+    """Whether ``key`` is one that :func:`probe_key` makes."""
+    return key == probe_key(key, key.rpartition(":")[0].rpartition(":")[2])
 
 
 # Parsing keys, for commands and reports

@@ -16,7 +16,7 @@ from ..engine import ConfigurationError, Decision, Hit, Limiter, Rule, StorageEr
 from ..engine.bans import BanRule
 from ..engine.errors import with_remedy
 from ..engine.hits import BanHit
-from ..engine.keys import DIGEST_PATTERN, escape_subject, parts_of_key, scope_of_stem
+from ..engine.keys import DIGEST_PATTERN, escape_subject, is_probe, parts_of_key, scope_of_stem
 from ..engine.rules import CONCURRENCY, MAX_COUNT
 from ..engine.storage import Inspectable, StoredKey
 from ..observe.traffic.counts import is_traffic
@@ -109,7 +109,7 @@ def stored_keys(
     found: list[StoredKey] = []
     for prefix in prefixes:
         keys = storage.keys(prefix, None if limit is None else limit + MOST_OTHER_KEYS, containing=containing)
-        found += [stored for stored in keys if not (is_traffic(stored.key) or is_control(stored.key))]
+        found += [each for each in keys if not (is_traffic(each.key) or is_control(each.key) or is_probe(each.key))]
     return found[:limit]
 
 

@@ -7,7 +7,9 @@ import pytest
 import redis
 from flask import Flask
 
-from flask_multilimit import IP, MultiLimit, rate_limiter
+from flask_multilimit import IP, MultiLimit, Rule, rate_limiter
+from flask_multilimit.engine import hits_for
+from flask_multilimit.engine.storage.layers.outage import probes_like
 from flask_multilimit.insight import keys as keys_room
 from flask_multilimit.insight.keys import SlotsInUse, keys, slots_in_use, stored_keys
 from flask_multilimit.serve.gate import gate_of
@@ -94,3 +96,14 @@ def test_keys_of_many_endpoints_are_peeked_at_together() -> None:
 
     assert [each.used for each in found] == [1] * 120
     assert called.count("engine/limiter.py:peek") == 3
+
+
+def test_probes_of_the_storage_are_not_listed(server: Server, redis_client: redis.Redis) -> None:
+    app = app_on(server.url)
+    rules = [Rule(60, 9, algorithm="fixed_window"), Rule(60, 9)]
+    gate_of(app).limiter.storage.check(hits := hits_for(rules, scope="quote", subject="ip:a"))
+    for probe in probes_like(hits):
+        redis_client.set(probe.key, 1)
+
+    assert len(probes_like(hits)) == 2
+    assert [each.key for each in stored_keys(gate_of(app), ["rate_limit:"])] == [each.key for each in hits]

@@ -18,7 +18,7 @@ from ...decision import FALLBACKS, Charge, Decision
 from ...errors import StorageError
 from ...forks import lock_for_forks
 from ...hits import Hit
-from ...keys import auxiliary_key
+from ...keys import probe_key
 from ...rules import Rule
 from ...threads import NEVER, Beat
 from ..base import Slot, Storage
@@ -458,5 +458,5 @@ def probes_like(hits: Iterable[Hit]) -> tuple[Hit, ...]:
     """Hits that write where ``hits`` would (same prefixes, same hash slots) and what they would, because a server may
     refuse to write logs and take numbers. They expire in two seconds."""
     algorithms = ((hit, "sliding_window" if hit.rule.implementation.REMEMBERS_IDS else "fixed_window") for hit in hits)
-    keys = {auxiliary_key(hit.key, f"probe::{name}:1000"): name for hit, name in algorithms}
+    keys = {probe_key(hit.key, name): name for hit, name in algorithms}
     return tuple(Hit(key, Rule(1, UNLIMITED, algorithm=name)) for key, name in keys.items())

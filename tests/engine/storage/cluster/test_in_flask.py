@@ -11,7 +11,7 @@ from redis.crc import key_slot
 
 from flask_multilimit import IP, USER, ConfigurationError, MultiLimit, current_decision, rate_limiter, testing
 from flask_multilimit.engine import ClusterStorage
-from flask_multilimit.engine.keys import auxiliary_key, without_subject
+from flask_multilimit.engine.keys import probe_key, without_subject
 from flask_multilimit.serve.gate import gate_of
 from operate.cli.conftest import SHOP, Command, Run
 from support.cluster import Cluster
@@ -152,9 +152,9 @@ def test_limit_with_its_own_scope_may_be_in_another_hash_slot(make: Callable[...
         ("not one of our keys", "not one of our keys"),
     ],
 )
-def test_auxiliary_key_shares_a_hash_slot_and_the_shown_key_has_no_subject(key: str, place: str) -> None:
+def test_probe_key_shares_a_hash_slot_and_the_shown_key_has_no_subject(key: str, place: str) -> None:
     assert without_subject(key) == place
-    assert "{" not in key or key_slot(auxiliary_key(key, "probe").encode()) == key_slot(key.encode())
+    assert "{" not in key or key_slot(probe_key(key, "fixed_window").encode()) == key_slot(key.encode())
 
 
 def test_failure_in_the_hash_slot_of_a_subject_is_logged_without_it_and_recovers(
