@@ -4,7 +4,6 @@
 
 import difflib
 from collections.abc import Mapping
-from copy import copy
 from typing import Annotated, Any, ClassVar, Literal
 
 from flask import Flask
@@ -125,7 +124,7 @@ class Settings(BaseModel):
     """Limits of requests that match no route (404) or no method of it (405), in the same form. Without this setting,
     they are not limited."""
 
-    limits: Annotated[Any, AfterValidator(copy)] = Field(default_factory=dict)
+    limits: Annotated[Any, AfterValidator(lambda given: dict(given) if isinstance(given, Mapping) else given)] = {}
     """Limits by endpoint, blueprint or pattern (``{"api.*": "100/minute"}``), in the same form."""
 
     file: str | None = None

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from itertools import permutations
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -43,6 +44,25 @@ def test_limits_are_read_from_constructor_init_app_and_settings(
 
     path, admitted = ("/nowhere", 404) if name == "unmatched_limits" else ("/", 200)
     assert statuses(app, path, path) == [admitted, 429]
+
+
+@pytest.mark.parametrize("given", [(name for name in "a"), pytest])
+def test_setting_of_limits_that_cannot_be_copied_is_an_error_that_names_it(app: Flask, given: object) -> None:
+    app.config["MULTILIMIT_LIMITS"] = given
+    with pytest.raises(ConfigurationError, match=r"^MULTILIMIT_LIMITS=.*: give a dict"):
+        MultiLimit(app)
+
+
+def test_change_of_limits_in_place_is_an_error_where_the_setting_is_a_view_of_them(app: Flask) -> None:
+    limits = {"view": "5/minute"}
+    app.config["MULTILIMIT_LIMITS"] = MappingProxyType(limits)
+    multilimit = MultiLimit(app)
+    app.add_url_rule("/", "view", view())
+
+    limits["view"] = "6/minute"
+
+    with app.app_context(), pytest.raises(ConfigurationError, match="MULTILIMIT_LIMITS changed"):
+        multilimit.validate()
 
 
 def test_limits_that_are_no_dict_are_an_error(app: Flask) -> None:
