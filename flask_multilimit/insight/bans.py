@@ -252,7 +252,7 @@ def reset(gate: AppGate, client: Client, endpoint: str | None = None) -> int:
     for decision in peek_many(gate, hits):
         used |= {each.hit.key for each in decision.bans if each.reset_after}
         used |= {
-            each.hit.key for each in decision.statuses if each.reset_after or each.remaining < each.rule.quota.burst
+            each.hit.key for each in decision.statuses if each.reset_after or each.remaining < each.rule.quota.full
         }
     gate.reset(hits)
     return len(used)

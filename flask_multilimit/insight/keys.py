@@ -125,7 +125,7 @@ def keys(gate: AppGate, stored: Sequence[StoredKey]) -> list[Key]:
 def _key_of(stored: StoredKey, used: int | None, rule: Rule | None) -> Key:
     if rule is None:
         return Key(stored.key, stored.ttl, used, None, None)
-    quota = rule.quota.count if isinstance(rule, BanRule) else rule.quota.burst
+    quota = rule.quota.count if isinstance(rule, BanRule) else rule.quota.full
     return Key(stored.key, stored.ttl, used, quota, RuleFields.of(rule))
 
 
@@ -237,7 +237,7 @@ def _hit_of(key: str, rules: Mapping[RuleOfKeys, Rule]) -> Hit | None:
 def _used(gate: AppGate, hits: list[Hit]) -> Iterator[tuple[str, int]]:
     for decision in peek_many(gate, hits):
         for status in decision.statuses:
-            yield status.hit.key, max(status.rule.quota.burst - status.remaining, 0) + status.debt
+            yield status.hit.key, max(status.rule.quota.full - status.remaining, 0) + status.debt
         for ban in decision.bans:
             yield ban.hit.key, ban.hit.rule.quota.count - ban.strikes_left
 

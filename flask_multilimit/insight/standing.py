@@ -347,7 +347,7 @@ def _parts_of(owner: Applied) -> tuple[Subject, ...]:
 
 
 def rule_standing(status: RuleStatus, owner: Applied) -> RuleStanding:
-    rule, quota = status.rule, status.rule.quota.burst
+    rule, quota = status.rule, status.rule.quota.full
     return RuleStanding(
         name=status.name,
         type=owner.subject.type,

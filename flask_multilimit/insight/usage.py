@@ -282,7 +282,7 @@ def _window(rule: Rule) -> float | None:
     quota = rule.quota
     if rule.holds_slots or isinstance(rule, Calendar):
         return None
-    return rule.time if quota.burst == quota.count else rule.time * quota.burst / quota.count
+    return rule.time if quota.full == quota.count else rule.time * quota.full / quota.count
 
 
 def _reset(decision: Decision, status: RuleStatus, at: float) -> int:

@@ -262,7 +262,7 @@ def hits_near_limit(decision: Decision) -> Sequence[Hit]:
 
 def _near_limit(hit: Hit) -> float:
     """The rule of ``hit`` is near its limit if fewer units than this are left. A ban is never near its limit."""
-    return 0 if isinstance(hit, BanHit) else hit.rule.quota.burst * (1 - NEAR_LIMIT)
+    return 0 if isinstance(hit, BanHit) else hit.rule.quota.full * (1 - NEAR_LIMIT)
 
 
 def _near_limits(hits: tuple[Hit, ...]) -> tuple[float, ...]:

@@ -423,7 +423,7 @@ def legacy(hits: tuple[Hit, ...], standings: Sequence[Standing], *_: object) -> 
 def _tightest_rule(prefix: str, hits: tuple[Hit, ...], standings: Sequence[Standing], *, now: float) -> Fields:
     hit, (remaining, _, reset_after) = max(zip(hits, standings, strict=True), key=lambda each: _tightness(each[1]))
     return (
-        (f"{prefix}-Limit", str(hit.rule.quota.burst)),
+        (f"{prefix}-Limit", str(hit.rule.quota.full)),
         (f"{prefix}-Remaining", str(max(remaining, 0))),
         (f"{prefix}-Reset", str(math.ceil(now + reset_after / 1_000_000))),
     )
@@ -447,13 +447,13 @@ FIELDS: dict[object, tuple[tuple[str, str, str], ...]] = {
         ("RateLimit", "string", "What is left of each limit: r now, and all of it again after t seconds."),
     ),
     draft_06: (
-        ("RateLimit-Limit", "integer", "The quota of the tightest limit."),
+        ("RateLimit-Limit", "integer", "The quota of the tightest limit; of a bucket, what passes at once."),
         ("RateLimit-Remaining", "integer", "What is left of it."),
         ("RateLimit-Reset", "integer", "Seconds until all of it is free again."),
         ("RateLimit-Policy", "string", "The quotas of all limits, and w, their windows in seconds."),
     ),
     legacy: (
-        ("X-RateLimit-Limit", "integer", "The quota of the tightest limit."),
+        ("X-RateLimit-Limit", "integer", "The quota of the tightest limit; of a bucket, what passes at once."),
         ("X-RateLimit-Remaining", "integer", "What is left of it."),
         ("X-RateLimit-Reset", "integer", "When all of it is free again: seconds since 1970."),
     ),

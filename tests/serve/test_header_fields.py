@@ -549,15 +549,24 @@ def test_t_has_the_meaning_of_the_configured_draft(clock: Clock, setting: str, e
     assert items(client.get("/"), "RateLimit")["default-60s"] == expected
 
 
-@pytest.mark.parametrize(("algorithm", "burst"), [("token_bucket", 30), ("gcra", 3), ("leaky_bucket", 10)])
+@pytest.mark.parametrize(
+    ("options", "burst"),
+    [
+        ({"algorithm": "token_bucket", "burst": 30}, 30),
+        ({"algorithm": "gcra", "burst": 3}, 3),
+        ({"algorithm": "leaky_bucket", "burst": 10}, 10),
+        ({"algorithm": "leaky_bucket", "max_delay": 60}, 11),
+        ({"algorithm": "leaky_bucket", "max_delay": 60, "burst": 5}, 5),
+    ],
+)
 @pytest.mark.parametrize(("setting", "prefix"), [("legacy", "X-RateLimit"), ("draft-06", "RateLimit")])
 def test_limit_of_a_bucket_is_what_is_left_of_a_full_one(
-    app: Flask, setting: str, prefix: str, algorithm: str, burst: int
+    app: Flask, setting: str, prefix: str, options: dict[str, Any], burst: int
 ) -> None:
     app.config["MULTILIMIT_HEADERS"] = setting
     MultiLimit(app)
 
-    fields = limit(app, rules=Rule(60, 10, algorithm=algorithm, burst=burst)).get("/").headers
+    fields = limit(app, rules=Rule(60, 10, **options)).get("/").headers
 
     assert [fields[f"{prefix}-Limit"], fields[f"{prefix}-Remaining"]] == [str(burst), str(burst - 1)]
 

@@ -42,6 +42,11 @@ class Quota:
     """The periods of a calendar, whose ``window`` is as long as the longest of them. Not compared, because scripts get
     their boundaries as an argument."""
 
+    @property
+    def full(self) -> int:
+        """What is left of it while nothing is used: of a queue, the places whose turn comes in time."""
+        return min(self.burst, self.max_delay * self.count // self.window + 1) if self.max_delay > 0 else self.burst
+
 
 def plain_quota(window: int, count: int, burst: int | None, max_delay: int | None) -> Quota:
     """The quota of algorithms without optional parameters."""

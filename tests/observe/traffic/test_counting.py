@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import pytest
 
-from flask_multilimit import Ban
+from flask_multilimit import Ban, Rule
 from flask_multilimit.engine import Hit, Limiter, MemoryStorage, hits_for
 from flask_multilimit.observe.events import OTHERS, ByList, hits_near_limit, is_near_limit, outcome_of
 from flask_multilimit.observe.traffic import Check, Refused, RuleCount, counting
@@ -119,6 +119,13 @@ def test_near_limit_is_judged_for_each_rule() -> None:
 
     assert not is_near_limit(decision)
     assert hits_near_limit(decision) == []
+
+
+def test_queue_is_near_its_limit_when_few_of_its_places_are_left() -> None:
+    limiter, rule = Limiter(MemoryStorage()), Rule(60, 60, algorithm="leaky_bucket", max_delay=9)
+    hits = hits_for(rule, scope="a", subject="ip:")
+
+    assert [bool(hits_near_limit(limiter.check(hits))) for _ in range(10)] == [False] * 8 + [True] * 2
 
 
 def test_refund_is_counted_only_as_a_refund(counter: Counter, event: Limiting) -> None:

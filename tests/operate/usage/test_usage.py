@@ -166,6 +166,13 @@ class TestJson:
         assert [(each["limit"], each["window"]) for each in found] == [(30, 180), (1, 3), (7, 0.3)]
         assert "30 in 3 min" in ask(app, "/rate_limit", headers=HTML).text
 
+    def test_nothing_of_a_queue_is_used_before_the_first_request(self) -> None:
+        app = shop(search=rate_limiter(type=IP, rules=Rule(60, 60, algorithm="leaky_bucket", max_delay=2)))
+
+        (found,) = json_of(app)["resources"].values()
+
+        assert [found[each] for each in ("limit", "remaining", "used", "window")] == [3, 3, 0, 3]
+
     def test_static_files_are_left_out_unless_named(self) -> None:
         settings = {"MULTILIMIT_DEFAULT_LIMITS": "9/minute"}
         choices: list[dict[str, Any]] = [{}, {"endpoints": ["static"]}]
