@@ -42,7 +42,7 @@ class _Following:
     def __init__(self, store: Store, logger: logging.Logger | None) -> None:
         self._overrides = Overrides()
         self._follower = ControlFollower(store, take=self._take, report=_ignore, logger=logger)
-        self._keep_up = OncePerProcess(self._follower.start)
+        self._keep_up = OncePerProcess(self._follower.start, self._follower.lock)
 
     def apply_overrides(self, hits: Hits) -> Hits | None:
         self._keep_up()

@@ -105,7 +105,9 @@ class ControlFollower:
         self._report = report
         self._logger = SafeLogger(logger)
         self._beat = Beat(self._look_again, name="multilimit-control", logger=logger)
-        self._lock = LateLock()
+        self.lock: LateLock = LateLock(again=True)
+        """Held while it asks the store, and calls ``take`` and ``report``."""
+        self._asks = False
         notify_child(self)
 
     def start(self, *, limits: Callable[[], str] | None = None) -> None:
@@ -137,15 +139,24 @@ class ControlFollower:
             self.ask()
 
     def ask(self) -> None:
-        """Ask the store once, even if it does not run: a change by a command must outlive the command."""
-        with self._lock():
-            try:
-                self._read_store()
-            except StorageError as error:
-                # A server that is away, or loads its data after a restart, is reported by the guard of the storage.
-                if not error.no_reply and error.server_code != "LOADING":
-                    self._fail(error)
-                self._prune(self.in_force.time())
+        """Ask the store once, even if it does not run: a change by a command must outlive the command. From within
+        ``take`` or ``report``, such as a receiver of a signal, this does nothing."""
+        with self.lock():
+            if not self._asks:
+                self._asks = True
+                try:
+                    self._ask()
+                finally:
+                    self._asks = False
+
+    def _ask(self) -> None:
+        try:
+            self._read_store()
+        except StorageError as error:
+            # A server that is away, or loads its data after a restart, is reported by the guard of the storage.
+            if not error.no_reply and error.server_code != "LOADING":
+                self._fail(error)
+            self._prune(self.in_force.time())
 
     @property
     def age(self) -> float:
@@ -294,7 +305,7 @@ class ControlFollower:
             self._announced, self._announce_at = worker, now + ANNOUNCE_SECONDS
 
     def _after_fork_in_child(self) -> None:
-        self._announced = None
+        self._announced, self._asks = None, False
 
 
 def _has_lost(known: InForce, found: StoredDocument) -> bool:

@@ -57,13 +57,15 @@ class Lazy(Generic[T]):
 
 class LateLock:
     """A lock that is made when it is first used, for code that waits for I/O while it holds the lock: one that gevent
-    did not replace would stop all greenlets of a worker. A forked child makes its own.
+    did not replace would stop all greenlets of a worker. A forked child makes its own. ``again``: a thread that holds
+    it may take it again.
 
     Call it to get the lock itself for a ``with`` statement, which only then releases it whatever a signal handler
     raises: methods in Python could be interrupted between the lock and the block.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, again: bool = False) -> None:
+        self._again = again
         self._after_fork_in_child()
         notify_child(self)
 
@@ -71,38 +73,39 @@ class LateLock:
         return self._lock()
 
     def _after_fork_in_child(self) -> None:
-        self._lock: Lazy[Any] = Lazy(lambda: threading.Lock())  # noqa: PLW0108 - gevent may replace the class until then
+        # By name, because gevent may replace the classes until then.
+        self._lock: Lazy[Any] = Lazy(lambda: threading.RLock() if self._again else threading.Lock())
 
 
 class OncePerProcess:
     """Runs ``task`` at the first call in a process, while other threads wait. A call from within the task does nothing.
-    If the task raises, the next call runs it again."""
+    If the task raises, the next call runs it again. ``lock``, which a thread may take again, is held meanwhile: that of
+    what the task begins, so that a thread that has begun it by itself cannot wait for one that waits for it."""
 
-    def __init__(self, task: Callable[[], None]) -> None:
+    def __init__(self, task: Callable[[], None], lock: LateLock) -> None:
         self._task = task
-        self._lock = LateLock()
+        self._lock = lock
         self.done: bool = False
-        self._runner: int | None = None
+        self._runs = False
         notify_child(self)
 
     def __call__(self) -> None:
-        if self.done or self._runner == threading.get_ident():
-            return
-        notice_fork()
-        with self._lock():
-            self._run()
+        if not self.done:
+            notice_fork()
+            with self._lock():
+                self._run()
 
     def _run(self) -> None:
-        if not self.done:  # by the thread that had the lock before
-            self._runner = threading.get_ident()
+        if not self.done and not self._runs:
+            self._runs = True
             try:
                 self._task()
-                self.done = True
+                self.done = self._runs  # False in a child of a fork within the task
             finally:
-                self._runner = None
+                self._runs = False
 
     def _after_fork_in_child(self) -> None:
-        self.done, self._runner = False, None
+        self.done = self._runs = False
 
 
 _one_at_a_time = Lock()

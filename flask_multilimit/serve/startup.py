@@ -34,7 +34,7 @@ class Startup:
         self._settings = in_force.settings  # those of the app: the test kit may replace those in force
         self.checked: bool = False
         """Whether the limits were checked, so requests are served."""
-        self.keep_up: OncePerProcess = OncePerProcess(self._follow)
+        self.keep_up: OncePerProcess = OncePerProcess(self._follow, applier.follower.lock)
         """Begins to follow changes, once in each process."""
         self.finished: bool = False
         """Whether nothing is left to do in this process. If a limited function is called before the first request, the

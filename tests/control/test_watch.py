@@ -69,6 +69,27 @@ def test_receiver_of_the_first_changes_may_check_limits(on_server: str) -> None:
     assert checked == [True]
 
 
+def test_receiver_of_a_change_may_check_limits_while_another_thread_serves_the_first_request(on_server: str) -> None:
+    new, checked = shop_on(on_server), list[bool]()
+    request = threading.Thread(target=new.denies, daemon=True)
+
+    def check(*_: Any, **__: Any) -> None:
+        request.start()
+        checked.append(new.multilimit.check("1/minute", scope="mail").allowed)
+
+    def deny() -> None:
+        with new.app.app_context(), control_changed.connected_to(check, new.app):
+            new.control.deny("203.0.113.9", lasting=True)
+
+    change = threading.Thread(target=deny, daemon=True)
+    change.start()
+    change.join(PATIENCE)
+    request.join(PATIENCE)
+
+    assert checked == [True]
+    assert not request.is_alive()
+
+
 def test_requests_send_no_command_for_changes(on_server: str, redis_client: redis.Redis) -> None:
     shop = shop_on(on_server)
     shop.control.override("show", rule="ip-60s", rules="9/minute", lasting=True)

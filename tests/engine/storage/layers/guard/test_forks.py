@@ -13,7 +13,7 @@ import pytest
 
 from engine.storage.layers.guard.workers import SECONDS, Workers, exit_code_of_child
 from flask_multilimit.engine import Limiter, MemoryStorage
-from flask_multilimit.engine.forks import LateLock, notify_child
+from flask_multilimit.engine.forks import LateLock, OncePerProcess, notify_child
 from flask_multilimit.engine.storage import Slot
 from flask_multilimit.engine.storage.local.server import LocalServer
 from flask_multilimit.engine.storage.redis.storage import ReleaseBatcher
@@ -105,6 +105,18 @@ def test_forked_child_gets_a_late_lock_of_its_own() -> None:
     assert exit_code_of_child(lambda: lock().acquire()) == 0
     let_go.set()
     thread.join(SECONDS)
+
+
+def test_child_of_a_fork_within_a_task_runs_the_task_again() -> None:
+    children: list[int] = []
+    once = OncePerProcess(lambda: children.append(os.fork()), LateLock(again=True))
+
+    once()
+    if children == [0]:
+        os._exit(once.done)
+
+    assert os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1]) == 0
+    assert once.done
 
 
 class Notified:
