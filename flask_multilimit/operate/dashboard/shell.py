@@ -113,7 +113,7 @@ def refusal_page(error: HTTPException) -> Response:
     why = error.description if error.description != type(error).description else NOT_LET_IN
     shown = translated(visit().language, str(why))
     if _page().startswith("api"):
-        response = json_response({"error": why})
+        response = json_response({"error": str(why)})
     elif visit().author:
         response = render("refused.html", title=error.name, why=shown)
     else:

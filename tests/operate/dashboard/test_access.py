@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from flask import Flask, Response, abort, redirect, request
 from flask.testing import FlaskClient
+from flask_babel import Babel, lazy_gettext
 from werkzeug.exceptions import ServiceUnavailable
 from werkzeug.test import create_environ, run_wsgi_app
 
@@ -29,6 +30,16 @@ def test_authorized_visitors_see_the_page_with_their_name(app: Flask) -> None:
 def test_authorize_may_answer_with_any_json(method: str, body: str) -> None:
     app = made(dashboard={"authorize": lambda: abort(Response(body, 401, mimetype="application/json"))})
     assert app.test_client().open(ROOT, method=method).status_code == 401
+
+
+@pytest.mark.parametrize("page", ["", "api/now"])
+def test_authorize_may_abort_with_a_lazy_text(page: str) -> None:
+    app = made(dashboard={"authorize": lambda: abort(403, lazy_gettext("Not you"))})
+    Babel(app)
+
+    answer = app.test_client().get(ROOT + page)
+
+    assert (answer.status_code, "Not you" in answer.text) == (403, True)
 
 
 @pytest.mark.parametrize("returned", [True, 7, b"ada", "x" * 201])
