@@ -179,7 +179,10 @@ def test_dead_and_silent_sentinels_do_not_use_up_the_deadline(
     [
         b"*2\r\n$8\r\n10.0.0.2\r\n$3\r\nabc\r\n",
         b"*2\r\n$1\r\n\xff\r\n$4\r\n6379\r\n",
+        b"*2\r\n$8\r\n10.0.0.2\r\n$5\r\n72538\r\n",
+        b"*2\r\n$8\r\n10.0.0.2\r\n$20\r\n99999999999999999999\r\n",
         b"*1\r\n$8\r\n10.0.0.2\r\n",
+        b"%1\r\n$4\r\nport\r\n:7002\r\n",
         b"*2\r\n$-1\r\n$-1\r\n",
         b":6379\r\n",
         b"*99999999999\r\n",

@@ -24,6 +24,7 @@ from .connections import SENTINEL_SCHEMES, TIMED_CONNECTIONS, Deadline, TimedCon
 from .failures import FAILURES
 
 PORT = 26379
+_PORTS = range(65_536)
 LOOK_SECONDS = 1.0
 """The time between two questions whether there is a new primary."""
 CLOSE_IDLE_SECONDS = 3.5
@@ -144,8 +145,8 @@ class Primary:
         connection.send_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.service)
         answer = connection.read_response()
         try:
-            return (answer[0].decode(), int(answer[1])) if answer else None
-        except (ValueError, TypeError, IndexError, AttributeError):
+            return (answer[0].decode(), _PORTS.index(int(answer[1]))) if answer else None
+        except (ValueError, TypeError, LookupError, AttributeError):
             raise InvalidResponse(f"this is no address: {answer!r:.80}") from None
 
     def _move_to_end(self, sentinels: set[Address]) -> None:
