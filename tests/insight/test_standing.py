@@ -846,6 +846,16 @@ class TestSharedQuotaOfAnonymousClients:
         assert statuses(app, "/inbox", "/post", environ_base={"REMOTE_ADDR": "192.0.2.1"}) == [429, 429]
 
 
+def test_nothing_of_a_queue_is_used_or_reset_before_the_first_request(app: Flask) -> None:
+    queue = rate_limiter(type=IP, rules=Rule(60, 60, algorithm="leaky_bucket", max_delay=2))
+    app.add_url_rule("/queue", "queue", queue(view()))
+
+    ((rule,),) = (each.rules for each in why(app, "203.0.113.7", "queue").requests)
+
+    assert (rule.used, rule.quota) == (0, 3)
+    assert reset(gate_of(app), client_from(gate_of(app), "203.0.113.7"), "queue") == 0
+
+
 def test_ban_of_a_subject_with_a_lone_surrogate_is_lifted_by_its_listed_name(shared: str) -> None:
     app = app_on(shared)
     named = rate_limiter(type=lambda: request.get_json()["name"], name="login", rules="1/minute", ban=BAN)
