@@ -30,7 +30,7 @@ nitpick_ignore_regex = [
     (
         "py:.*",
         r"(flask|redis|werkzeug|blinker|pydantic|uuid|datetime|collections|contextlib|enum|ipaddress|logging|pathlib"
-        r"|prometheus_client|typing)\..*",
+        r"|prometheus_client|typing|typing_extensions)\..*",
     ),
     (
         "py:.*",
