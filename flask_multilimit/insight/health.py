@@ -100,12 +100,12 @@ def require_charges(gate: AppGate, hits: Iterable[Hit] = ()) -> None:
     limiters = [each for plan in gate.plans.made for each in plan.limiters]
     of_all = [hit for each in limiters for hit in each.make_hits(each.rules, each.declaration.type_name, "", 1, None)]
     server_of: Callable[[str], object] = storage.owner_of if isinstance(storage, ClusterStorage) else lambda _: None
-    probes = {
-        (server_of(each.key), each.key.partition("{")[0], each.rule.algorithm): each
-        for each in probes_like([*of_all, *hits])
+    kinds = {
+        (server_of(hit.key), hit.key.partition("{")[0], hit.rule.implementation.REMEMBERS_IDS): hit
+        for hit in (*of_all, *hits)
     }
-    for each in probes.values():
-        storage.check((each,))
+    for probe in probes_like(kinds.values()):
+        storage.check((probe,))
 
 
 def clients_of(storage: Any) -> list[Any]:
