@@ -147,7 +147,7 @@ def test_why_says_so_everywhere_while_one_kind_of_limit_or_one_shard_cannot_be_c
 
 
 @pytest.mark.parametrize("kind", ["one server", "cluster"])
-def test_as_many_charges_are_tried_for_forty_endpoints_as_for_four(
+def test_charges_are_tried_per_server_and_kind_of_limit_and_not_per_endpoint(
     kind: str, cluster: Cluster, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = app_on(cluster.uri if kind == "cluster" else server.url)
