@@ -18,7 +18,7 @@ from ..declare.limiter import Declaration
 from ..declare.unwrap import attributes_of, functions_below
 from ..declare.written import OFF
 from ..engine import ConfigurationError, Rule
-from ..engine.errors import require
+from ..engine.errors import check_mapping
 from ..observe.traffic.counts import counted_name
 
 if TYPE_CHECKING:
@@ -234,8 +234,7 @@ def declarations_from(given: Any, where: str) -> tuple[Declaration, ...]:
 
 def _by_name(limits: Any, where: str) -> list[tuple[str, str, tuple[Declaration, ...]]]:
     """For each name: where it is declared, and its limits; none if they are off."""
-    known = isinstance(limits, Mapping) and all(isinstance(name, str) for name in limits)
-    require(known, where, limits, 'a dict such as {"api.*": "100/minute"}')
+    check_mapping(where, limits, 'a dict such as {"api.*": "100/minute"}')
     return [
         (name, place, () if given == OFF else _limits_from(given, place))
         for name, given, place in ((name, given, f'{where}["{name}"]') for name, given in limits.items())
