@@ -342,11 +342,14 @@ def _multilimit_of(app: Flask, settings: Settings) -> MultiLimit:
         app.config.setdefault("MULTILIMIT_RETRY_AFTER", "date" if settings.retry_after == "http-date" else "seconds")
         app.extensions[f"{EXTENSION}.uri"] = settings.storage_uri
         return MultiLimit(app, storage=wanted)
+    multilimit: MultiLimit = app.extensions[MULTILIMIT]
     named = app.extensions.get(f"{EXTENSION}.uri", app.config.get("MULTILIMIT_STORAGE_URI"))
     if settings.storage_uri not in {None, named} and wanted != named:
-        raise ConfigurationError(
-            f"the app {app.name!r} already has another storage: all Limiters and the MultiLimit of an app share one; "
-            "set MULTILIMIT_STORAGE_URI, and leave out RATELIMIT_STORAGE_URI"
-        )
-    multilimit: MultiLimit = app.extensions[MULTILIMIT]
+        with app.app_context():
+            in_memory = not multilimit.limiter.storage.shared
+        if not (in_memory and settings.is_in_memory):
+            raise ConfigurationError(
+                f"the app {app.name!r} already has another storage: all Limiters and the MultiLimit of an app share "
+                "one; set MULTILIMIT_STORAGE_URI, and leave out RATELIMIT_STORAGE_URI"
+            )
     return multilimit

@@ -1,5 +1,6 @@
 """Storage URIs and options of Flask-Limiter, and the storages that they become."""
 
+from collections.abc import Callable
 from typing import Any
 from uuid import uuid4
 
@@ -126,3 +127,22 @@ def test_storage_other_than_that_of_multilimit_is_an_error() -> None:
     MultiLimit(app)
     with pytest.raises(ConfigurationError, match="set MULTILIMIT_STORAGE_URI, and leave out RATELIMIT_STORAGE_URI"):
         Limiter(get_remote_address, app=app)
+
+
+@pytest.mark.parametrize("first", [MultiLimit, lambda app: Limiter(get_remote_address, app=app)])
+def test_storage_in_memory_is_that_of_an_app_that_names_none(first: Callable[[Flask], object]) -> None:
+    app = app_with()
+    app.add_url_rule("/", view_func=lambda: "index")
+    first(app)
+
+    Limiter(get_remote_address, app=app, storage_uri="memory://", application_limits=["1/minute"])
+
+    client = app.test_client()
+    assert [client.get("/").status_code for _ in range(2)] == [200, 429]
+
+
+def test_storage_in_memory_is_another_than_a_given_client() -> None:
+    app = app_with()
+    MultiLimit(app, storage=redis.Redis())
+    with pytest.raises(ConfigurationError, match="already has another storage"):
+        Limiter(get_remote_address, app=app, storage_uri="memory://")
