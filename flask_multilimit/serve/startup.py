@@ -54,8 +54,9 @@ class Startup:
                 self._check()
                 self.checked = True
         self.keep_up()
-        follows = not self._applier.enabled or self._applier.follower.keep_following()
-        self.finished = follows and not in_master_of_uwsgi()  # its workers would inherit True
+        with self._applier.follower.lock():
+            follows = not self._applier.enabled or self._applier.follower.keep_following()
+            self.finished = follows and not in_master_of_uwsgi()  # its workers would inherit True
 
     def _check(self) -> None:
         try:
@@ -126,12 +127,12 @@ class Startup:
 
     def follow_again(self) -> None:
         """Follow changes again from the next check on, because the thread that followed them has ended."""
-        self.keep_up.done = self.finished = False
+        with self._applier.follower.lock():  # of a start in another thread, which has just found that thread
+            self.keep_up.done = self.finished = False
 
     def _after_fork_in_child(self) -> None:
         """The thread that follows changes stays behind in the parent."""
-        self._failed = False
-        self.follow_again()
+        self._failed = self.finished = False
 
 
 class _ValidatingFlag:

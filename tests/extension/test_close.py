@@ -189,6 +189,32 @@ def test_app_still_learns_of_a_denied_client_after_close(server: Server) -> None
 
 
 @pytest.mark.usefixtures("redis_client")
+def test_app_that_is_closed_while_another_thread_starts_it_still_learns_of_a_denied_client(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, multilimit = app_on(server)
+    other, elsewhere = app_on(server)
+    follower, closing = gate_of(app).applier.follower, threading.Thread(target=multilimit.close)
+    keep_following = follower.keep_following
+
+    def keep_following_until_closed() -> bool:
+        follows = keep_following()
+        monkeypatch.undo()
+        closing.start()
+        until(lambda: not follower._beat.running)
+        return follows
+
+    gate_of(app).startup.keep_up()
+    monkeypatch.setattr(follower, "keep_following", keep_following_until_closed)
+    assert statuses(app, "/") == [200]
+    closing.join()
+    with other.app_context():
+        elsewhere.control.deny("127.0.0.1", for_="1h")
+
+    until(lambda: statuses(app, "/") == [403])
+
+
+@pytest.mark.usefixtures("redis_client")
 def test_close_waits_for_a_question_about_changes_that_is_under_way(server: Server) -> None:
     app, multilimit = app_on(server)
     store, asked, let_go, answers = gate_of(app).applier.follower.store, Event(), Event(), list[StoredDocument]()
