@@ -30,7 +30,7 @@ from ..engine.text import LONGEST_PREFERENCE
 from ..plan.hits import AppliedLimits
 from ..signals import log_once_a_minute
 from .headers import CONCURRENT_REQUESTS, headers_of
-from .state import Record, replace_method
+from .state import Record, Records, replace_method
 
 if TYPE_CHECKING:
     from ..config import Settings
@@ -439,6 +439,7 @@ def answer_refusals(app: Flask) -> None:
     an error handler with a server error."""
     replace_method(app, "handle_user_exception", _wrap_handling(app.handle_user_exception))
     replace_method(app, "handle_exception", _wrap_last_handling(app.handle_exception))
+    replace_method(app, "do_teardown_request", _wrap_teardown(app.do_teardown_request))
 
 
 def _wrap_handling(handle: Callable[..., Any]) -> Callable[..., Any]:
@@ -474,6 +475,21 @@ def processed(app: Flask, process: Callable[..., Any], arguments: tuple[Any, ...
             raise
         log_once_a_minute(app, error, "an after_request function failed; the client gets the refusal without it")
         return response
+
+
+def _wrap_teardown(tear_down: Callable[..., Any]) -> Callable[..., Any]:
+    """As :func:`processed`, for ``teardown_request`` functions: an exception of one would reach the WSGI server."""
+
+    def do_teardown_request(app: Flask, *arguments: Any, **options: Any) -> None:
+        try:
+            tear_down(*arguments, **options)
+        except Exception as error:
+            record = Records(app).current()
+            if record is None or not record.refused:
+                raise
+            log_once_a_minute(app, error, "a teardown_request function failed after a refusal")
+
+    return do_teardown_request
 
 
 def _answer_to(handle: Callable[..., Any], context: list[Any], refusal: Exception) -> Any:

@@ -296,7 +296,7 @@ def test_denied_address_is_refused_before_functions_of_the_app_run(app: Flask) -
     assert loaded == ["203.0.113.8"]
 
 
-@pytest.mark.parametrize("hook", ["an error handler", "an after_request function"])
+@pytest.mark.parametrize("hook", ["an error handler", "an after_request function", "a teardown_request function"])
 def test_denied_address_is_refused_although_the_app_needs_functions_that_did_not_run(
     app: Flask, caplog: pytest.LogCaptureFixture, hook: str
 ) -> None:
@@ -305,8 +305,10 @@ def test_denied_address_is_refused_although_the_app_needs_functions_that_did_not
     app.before_request(lambda: setattr(g, "request_id", "17"))
     if hook == "an error handler":
         app.register_error_handler(HTTPException, lambda error: ({"id": g.request_id}, error.code))
-    else:
+    elif hook == "an after_request function":
         app.after_request(lambda response: response if g.request_id else None)
+    else:
+        app.teardown_request(lambda _: g.request_id)
 
     denied = [ask(app, environ_base={"REMOTE_ADDR": "203.0.113.7"}) for _ in range(2)]
 
