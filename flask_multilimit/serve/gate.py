@@ -148,6 +148,9 @@ class AppGate(AppState):
                 except Exception:
                     self._end_early(self._records.current())
                     raise
+                except BaseException:  # such as gevent.Timeout: the server gets no response
+                    self.settlement.without_response(self._records.current())
+                    raise
                 record = self._records.current()
                 if record is not None and not record.checked:
                     self._end_early(record, answer)

@@ -192,15 +192,16 @@ def test_aborted_view_is_settled_like_any_response(app: Flask, answer: Any, meth
     assert shown(serve(app, view, settle=True)(method=method)) == [997]
 
 
+@pytest.mark.parametrize("error", [ZeroDivisionError, SystemExit])
 @pytest.mark.parametrize("settled", [(), (3,), (0,)])
 def test_view_whose_error_propagates_to_the_server_is_charged_what_it_said(
-    app: Flask, settled: tuple[int, ...]
+    app: Flask, settled: tuple[int, ...], error: type[BaseException]
 ) -> None:
     def view() -> str:
         settling_at(*settled)()
-        raise ZeroDivisionError
+        raise error
 
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(error):
         serve(app, view, settle=True)()
 
     assert left(app) == 1000 - (settled or (100,))[0]
