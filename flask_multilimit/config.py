@@ -173,13 +173,6 @@ class Settings(BaseModel):
             raise ValueError(f"give a list of {NAMES if info.field_name == 'exempt' else WHO}")
         return tuple(value)
 
-    @field_validator("message")
-    @classmethod
-    def _check_message(cls, value: Any) -> Any:
-        if isinstance(value, (bytes, int, float, list, tuple, dict)):
-            raise ValueError("give text, or a callable of the Decision")
-        return value
-
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> "Settings":
         """Raise :class:`ConfigurationError` for an unknown setting or a value it cannot take."""

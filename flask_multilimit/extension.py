@@ -13,7 +13,7 @@ from werkzeug.local import LocalProxy
 
 from . import insight
 from .declare.advice import EXTENSION, GATE, Holder, holding
-from .declare.limiter import Cost, Reaction, check_callable
+from .declare.limiter import Cost, Reaction, check_callable, check_message
 from .declare.subjects import EVERYONE, LimitType, Named, Subjects, SubjectType, UserLoader
 from .engine import ConfigurationError, Decision, Hit, Limiter
 from .engine.decision import require_decision
@@ -131,6 +131,7 @@ class MultiLimit:
         from .config import Settings  # noqa: PLC0415 - with pydantic: a process without an app starts sooner
 
         settings = Settings.from_config(app.config)
+        check_message("MULTILIMIT_MESSAGE", settings.message)
         given = Given(application_limits, default_limits, unmatched_limits, {} if limits is None else limits)
         gate = self._gate_for(app, settings, [*_written_in(settings, app), ("", self._given), ("", given)])
         app.extensions[EXTENSION] = self

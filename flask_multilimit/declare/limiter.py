@@ -284,10 +284,7 @@ def _validate(declaration: Declaration) -> None:
         check_policy(declaration.on_storage_error)
     for name in ("shadow", "with_defaults"):
         check_bool(name, getattr(declaration, name))
-    if isinstance(declaration.message, (bytes, int, float, list, tuple, dict, set)):
-        raise ConfigurationError(f"message={brief(declaration.message)}: give text, or a callable of the Decision")
-    if callable(declaration.message):
-        check_callable("message", declaration.message, "the Decision")
+    check_message("message", declaration.message)
 
 
 def _check_rules(declaration: Declaration) -> None:
@@ -385,6 +382,14 @@ def check_callable(name: str, value: object, *arguments: str) -> None:
         raise ConfigurationError(f"{shown}: is called {expected}, which it does not take") from None
     except ValueError:
         return  # some built-in callables have no signature
+
+
+def check_message(name: str, message: object) -> None:
+    """Raise :class:`ConfigurationError` unless ``message`` is text, ``None`` or a callable of the decision."""
+    if isinstance(message, (bytes, int, float, list, tuple, dict, set)):
+        raise ConfigurationError(f"{name}={brief(message)}: give text, or a callable of the Decision")
+    if callable(message):
+        check_callable(name, message, "the Decision")
 
 
 def _check_name(option: str, name: object) -> None:

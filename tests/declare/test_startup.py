@@ -297,6 +297,7 @@ class TestSettings:
             ("ON_STORAGE_ERROR", "ignore", "MULTILIMIT_ON_STORAGE_ERROR='ignore': input should be 'local', 'allow'"),
             ("ON_STORAGE_ERROR", None, "MULTILIMIT_ON_STORAGE_ERROR=None: input should be 'local', 'allow'"),
             ("MESSAGE", 7, "MULTILIMIT_MESSAGE=7: give text, or a callable of the Decision"),
+            ("MESSAGE", lambda: "slow down", "is called with the Decision, which it does not take"),
             ("LIMITS", ["5/minute"], "MULTILIMIT_LIMITS=['5/minute']: give a dict such as"),
             ("LIMITS", {5: "5/minute"}, "MULTILIMIT_LIMITS={5: '5/minute'}: give a dict such as"),
             ("CONTROL_COPY", "", "MULTILIMIT_CONTROL_COPY='': give text that is not empty"),
