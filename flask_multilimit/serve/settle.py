@@ -216,8 +216,8 @@ def settle(units: int, *, name: str | None = None) -> None:
     ``settle=True``: ``settle(model.tokens)``.
 
     The last call before the response or the function ends counts; without one, the estimate stands. In a stream, the
-    request must still be there: wrap its generator in ``stream_with_context``. Where its limiter does not settle now
-    (switched off, exempt, on an allow list, for other methods), nothing happens.
+    request must still be there: wrap its generator in ``stream_with_context``. Where no limiter settles now
+    (none with ``settle=True``, switched off, exempt, on an allow list, for other methods), nothing happens.
 
     :param units: a whole number, 0 or more; more than 10**9 count as 10**9.
     :param name: which limiter, by its ``name`` or its type, if several settle by what the view says.
