@@ -1,5 +1,7 @@
 """Exceptions that come from anywhere, such as those of signal handlers: whatever they interrupt works afterwards."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -27,8 +29,8 @@ from flask_multilimit.engine.threads import Beat
 from support.clock import Clock
 from support.doubles import raising
 from support.interrupts import Interrupt, interrupted
-from support.servers import Server
-from support.waiting import SECONDS, until
+from support.servers import Binary, Server
+from support.waiting import PATIENCE, SECONDS, until
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
@@ -219,3 +221,50 @@ def test_interrupted_question_costs_the_pool_no_connection(server: Server) -> No
     for point in interrupted(ask_twice):
         assert ask_twice() == [b"PONG", b"PONG"], point
         wire.close()
+
+
+TIMES_OUT = """
+from gevent import monkey
+
+monkey.patch_all()
+
+import os
+import signal
+import sys
+
+import gevent
+
+from flask_multilimit.engine import Limiter, hits_for
+from flask_multilimit.engine.storage import storage_from_uri
+
+server, uri = int(sys.argv[1]), sys.argv[2]
+limiter = Limiter(storage_from_uri(uri, timeout=60))
+
+
+def left(subject, cost):
+    return limiter.check(hits_for("9/hour", scope="mail", subject=subject, cost=cost)).remaining
+
+
+left("user:idle", 1)
+os.kill(server, signal.SIGSTOP)
+try:
+    with gevent.Timeout(0.1):
+        left("user:timed-out", 5)
+except gevent.Timeout:
+    others = [gevent.spawn(left, f"user:{cost}", cost) for cost in (1, 2, 3)]
+    gevent.sleep(0.1)
+finally:
+    os.kill(server, signal.SIGCONT)
+gevent.joinall(others, raise_error=True)
+print([each.value for each in others], left("user:timed-out", 1))
+"""
+
+
+def test_check_that_a_timeout_of_gevent_ends_counts_and_gives_nobody_its_reply(
+    server_binaries: dict[str, Binary],
+) -> None:
+    with Server(next(iter(server_binaries.values()))) as server:
+        command = [sys.executable, "-c", TIMES_OUT, str(server.pid), f"{server.url}?max_connections=1"]
+        made = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+
+    assert (made.stdout, made.stderr) == ("[8, 7, 6] 3\n", "")
