@@ -34,7 +34,7 @@ OVERRIDDEN = "overridden"
 
 def make_app(url: str) -> Flask:
     app = Flask("shop")
-    app.config.update(MULTILIMIT_STORAGE_URI=url, MULTILIMIT_LOG="off")
+    app.config.update(MULTILIMIT_STORAGE_URI=url, MULTILIMIT_STORAGE_TIMEOUT=10, MULTILIMIT_LOG="off")
     MultiLimit(app)
     for name, rules in RULES.items():
         app.add_url_rule(f"/{name}", name, rate_limiter(rules=rules)(lambda: "ok"))
