@@ -49,7 +49,7 @@ class Replay:
         self._first: int | None = None
         self._last: int | None = None
         self._checks = self._settlements = 0
-        self._outside = plans.counts_at("outside").outside
+        self._outside = plans.counts_at("outside")
         self._compared = False
 
     def add(self, request: LoggedRequest) -> None:
@@ -63,8 +63,9 @@ class Replay:
             self._first = at
         plan = self._client_plan(request)
         if plan is None:
-            self._outside.requests += 1
-            self._compare(self._outside, request, None, admitted=True)
+            self._outside.outside += 1
+            if self._on_decision is not None:
+                self._on_decision(request, None)
             return
         plan.requests += 1
         hits = plan.limits.hits
@@ -225,18 +226,18 @@ class Replay:
         the whole app."""
         self._forget()
         counts, refused = self._plans.reported, self._clients.refused
-        endpoints, outside = counts.endpoint_reports(), counts.outside
+        endpoints = counts.endpoint_reports()
         return Report(
-            requests=outside.requests + sum(each.requests for each in endpoints),
+            requests=counts.outside + sum(each.requests for each in endpoints),
             first=self._first,
             last=self._last,
             complete=complete,
             admitted=sum(each.admitted + each.unlimited + each.allowed for each in endpoints),
             refused=sum(each.refused for each in endpoints),
             denied=sum(each.denied for each in endpoints),
-            outside=outside.requests,
-            really_refused=outside.really_refused + sum(each.really_refused for each in endpoints),
-            now_admitted=outside.now_admitted + sum(each.now_admitted for each in endpoints),
+            outside=counts.outside,
+            really_refused=sum(each.really_refused for each in endpoints),
+            now_admitted=sum(each.now_admitted for each in endpoints),
             clients=len(self._clients),
             clients_refused=len(refused),
             endpoints=endpoints,

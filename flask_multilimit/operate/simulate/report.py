@@ -176,7 +176,7 @@ class Counts:
         self.rules: dict[RuleReport, RuleReport] = {}
         self.banned: dict[RuleReport, list[str]] = {}
         """The client of each ban that began."""
-        self.outside: EndpointReport = EndpointReport("outside")
+        self.outside: int = 0
         """Requests that reach no view."""
 
     def endpoint(self, name: str) -> EndpointReport:

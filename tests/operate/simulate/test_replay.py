@@ -586,6 +586,11 @@ def test_app_below_a_path_gets_only_its_requests() -> None:
     assert report.outside == 2
 
 
+def test_a_429_outside_of_the_app_is_none_that_these_limits_admit() -> None:
+    report = replayed(app_with(), at(0, status=429), at(1, "/shop/", status=429), script_name="/shop")
+    assert (report.outside, report.really_refused, report.now_admitted) == (1, 1, 1)
+
+
 @pytest.mark.parametrize("script_name", ["shop", "[x", "a:b", "x" * 100])
 def test_path_of_an_app_without_its_slash_is_an_error(script_name: str) -> None:
     with pytest.raises(ConfigurationError, match=r"script_name='.*: give a path such as /shop"):
