@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from ..engine import ClusterStorage, ConfigurationError, Hit, StorageError
+from ..engine import ClusterStorage, ConfigurationError, Hit, Rule, StorageError
 from ..engine.errors import brief, with_remedy
 from ..engine.hits import OnStorageError
+from ..engine.keys import stem_of
 from ..engine.storage.layers.outage import probes_like
 from ..engine.storage.redis.failures import FAILURES
 from ..serve.gate import AppGate
@@ -87,10 +88,16 @@ def storage_state(gate: AppGate) -> StorageState:
     )
 
 
-def require_charges(gate: AppGate, hits: Iterable[Hit] = ()) -> None:
-    """Raise :class:`StorageError` unless the storage decides: it can be charged for all limits of endpoints, and for
-    ``hits``. One that cannot be charged for some of them may still answer, while workers decide all checks without it;
-    a process that makes no checks does not know that."""
+KINDS = (Rule(1, 1), Rule(1, 1, algorithm="fixed_window"))
+"""A server may refuse to write logs, and take numbers."""
+ON_EACH_SERVER = 256
+"""So many scopes lie on every server of a cluster."""
+
+
+def require_charges(gate: AppGate) -> None:
+    """Raise :class:`StorageError` unless the storage decides: it can be charged for all limits. One that cannot be
+    charged for some of them may still answer, while workers decide all checks without it; a process that makes no
+    checks does not know that."""
     state, storage = storage_state(gate), gate.limiter.storage
     if state.state == "failed":
         raise StorageError(state.error)
@@ -98,14 +105,13 @@ def require_charges(gate: AppGate, hits: Iterable[Hit] = ()) -> None:
         return
     gate.plans.ensure()
     limiters = [each for plan in gate.plans.made for each in plan.limiters]
-    of_all = [hit for each in limiters for hit in each.make_hits(each.rules, each.declaration.type_name, "", 1, None)]
+    stems = [each.stem for each in limiters if each.declaration.hash_tag == "scope"]
+    if not stems or len(stems) < len(limiters) or gate.listings:  # limits of functions, by subject, of other extensions
+        prefixes = {gate.settings.key_prefix, *(each.place[0] for each in limiters)}
+        stems += [stem_of(prefix, str(number), "scope") for prefix in prefixes for number in range(ON_EACH_SERVER)]
     server_of: Callable[[str], object] = storage.owner_of if isinstance(storage, ClusterStorage) else lambda _: None
-    kinds = {
-        (server_of(hit.key), hit.key.partition("{")[0], hit.rule.implementation.REMEMBERS_IDS): hit
-        for hit in (*of_all, *hits)
-    }
-    for probe in probes_like(kinds.values()):
-        storage.check((probe,))
+    for stem in {(server_of(stem), stem.partition("{")[0]): stem for stem in stems}.values():
+        storage.check(probes_like(Hit(stem + rule.key_part, rule) for rule in KINDS))
 
 
 def clients_of(storage: Any) -> list[Any]:

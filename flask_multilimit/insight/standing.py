@@ -234,7 +234,7 @@ def standing(
     places = applied_to(gate, with_shared, endpoint, method)[: None if enabled else 0]
     found, problem = list[RequestStanding](), ""
     try:
-        require_charges(gate, [hit for each in places for hit in each.applied.hits])
+        require_charges(gate)
         asked = places if endpoint is not None else [each for each in places if each.applied.limiters]
         for each in requests_of(gate, asked, client.given):
             found.append(each)  # what is known before one key fails is shown

@@ -146,6 +146,22 @@ def test_why_says_so_everywhere_while_one_kind_of_limit_or_one_shard_cannot_be_c
         assert why(other, "203.0.113.7").state == "passes"
 
 
+@pytest.mark.parametrize("limited", ["by subject", "by another extension", "in a function"])
+def test_now_says_that_a_shard_which_any_limit_may_need_cannot_be_charged(limited: str, cluster: Cluster) -> None:
+    app = Flask("shop")
+    limits = MultiLimit(app, storage=cluster.uri)
+    if limited == "by another extension":
+        limits.add_listing(lambda *_: {})
+    if limited != "in a function":
+        tag: Any = "subject" if limited == "by subject" else "scope"
+        app.add_url_rule("/", "index", rate_limiter(type=IP, rules="9/minute", hash_tag=tag)(view()))
+
+    for shard in cluster.primaries:
+        with lacking(cluster.client_of(shard), "zadd"):
+            assert now(gate_of(app)).storage.state == "failed"
+    assert now(gate_of(app)).storage.state == "working"
+
+
 @pytest.mark.parametrize("kind", ["one server", "cluster"])
 def test_charges_are_tried_per_server_and_kind_of_limit_and_not_per_endpoint(
     kind: str, cluster: Cluster, server: Server, monkeypatch: pytest.MonkeyPatch
@@ -169,7 +185,7 @@ def lacking(client: Any, right: str) -> Iterator[None]:
     client.execute_command("ACL", "SETUSER", "default", "+@all")
 
 
-def test_why_asks_nothing_where_there_is_no_limit_and_writes_nothing_into_the_memory_of_this_process(
+def test_why_needs_no_limits_and_writes_nothing_into_the_memory_of_this_process(
     server: Server,
 ) -> None:
     free, limited = Flask("free"), Flask("limited")
