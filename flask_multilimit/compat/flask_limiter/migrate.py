@@ -48,6 +48,7 @@ def report(states: Sequence[InForce]) -> Iterator[str]:
     yield ""
     for number, state in enumerate(states, 1):
         yield from _report(state, number, len(states))
+    yield from filter(None, dict.fromkeys(NOTES_BY_ALGORITHM.get(each.settings.algorithm) for each in states))
     yield ADDRESSES
     yield WITH_STATEMENTS
 
@@ -64,8 +65,6 @@ def _report(state: InForce, number: int, count: int) -> Iterator[str]:
             code = getattr(function, "__code__", None)
             where = f"{code.co_filename}:{code.co_firstlineno}" if code else name_of(function)
             yield f"{name} is {_plain(function)} at {where}"
-    if note := NOTES_BY_ALGORITHM.get(state.settings.algorithm):
-        yield note
 
 
 class Writer:

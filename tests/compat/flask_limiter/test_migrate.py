@@ -307,6 +307,7 @@ def test_every_limiter_of_the_app_is_printed() -> None:
         *("# Limiter 2 of 2, with key_func flask_multilimit.compat.flask_limiter.util.get_remote_address",),
         'rules="2/hour")',
     ]
+    assert text.count("The strategy fixed-window") == 1
 
 
 def test_lambda_is_identified_by_file_and_line() -> None:
