@@ -28,8 +28,6 @@ class Script(NamedTuple):
     text: str
     sha: str
     """Its name for EVALSHA."""
-    frame: list[int] | None = None
-    """What its reply leaves out (:func:`.completed`); ``None``: nothing."""
 
 
 @cache
@@ -54,9 +52,9 @@ def lone_script(name: str) -> Script:
     return script_of([source(name)])
 
 
-def script_of(parts: Iterable[str], frame: list[int] | None = None) -> Script:
+def script_of(parts: Iterable[str]) -> Script:
     text = "".join(parts)
-    return Script(text, sha1(text.encode(), usedforsecurity=False).hexdigest(), frame)
+    return Script(text, sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
 def library(names: Iterable[str]) -> list[str]:

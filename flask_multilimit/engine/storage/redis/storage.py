@@ -22,7 +22,7 @@ from ...decision import Charge, Decision, decision_of
 from ...errors import ConfigurationError, StorageError
 from ...forks import LateLock, notify_child
 from ...hits import PEEK_ID, Hit, Hits, bans_of, calendars_of, memoized, new_id, packed_ban
-from ...reply import completed
+from ...reply import is_well_formed
 from ..addresses import shown_storage
 from ..base import Lost, Slot, StoredKey, check_clock, check_timeout
 from ..tallies import Tallies, Tally, arguments_of, seconds_of, tallies_of
@@ -140,17 +140,16 @@ class RedisStorage:
         new = new_id()
         try:
             if self._wire is not None and self.clock is None:  # nearly always: all but the id is packed already
-                start, end, safe_to_repeat, variable, frame = memoized(hits, _prepared)
+                start, end, safe_to_repeat, variable = memoized(hits, _prepared)
                 if variable is not None:
-                    start, end, frame = self._complete(hits, variable)
+                    start, end = self._complete(hits, variable)
                 answer = self._wire.ask(start + new + end, started, check_open=not safe_to_repeat)
-                reply = completed(answer, len(hits), frame)
-                if reply is None:
+                if not is_well_formed(answer, len(hits)):
                     if not self._is_outside(hits, answer):
                         raise _malformed(hits, answer)
                     self._deadline.start(started)
                     return self._ask(CHECK, hits, new)
-                return decision_of(new, hits, reply, "storage")
+                return decision_of(new, hits, answer, "storage")
             self._deadline.start(started)
             return self._ask(CHECK, hits, new)
         except (*FAILURES, StorageError) as error:
@@ -328,7 +327,7 @@ class RedisStorage:
         answer = self.ask(b"EVAL", script.text.encode(), *arguments, check_id, *more, *self._boundaries(hits))
         if self._is_outside(hits, answer):
             return self._ask(CHECK, hits, check_id)
-        return _decision(check_id, hits, answer, script.frame)
+        return _decision(check_id, hits, answer)
 
     def _run(self, driver: str, hits: tuple[Hit, ...], mode: bytes, check_id: bytes, *more: int) -> Any:
         answer = self._evaluate(*self._call_of(driver, hits, mode, check_id, *more))
@@ -394,14 +393,14 @@ class RedisStorage:
         self._ahead = answer[0] - time_ns() // 1000
         return True
 
-    def _complete(self, hits: tuple[Hit, ...], variable: KnownShape | bool) -> tuple[bytes, bytes, list[int] | None]:
-        """The parts of a command that is not the same each time, and the frame of its reply."""
+    def _complete(self, hits: tuple[Hit, ...], variable: KnownShape | bool) -> tuple[bytes, bytes]:
+        """The parts of a command that is not the same each time."""
         if isinstance(variable, KnownShape) and SHAPES.count_check(variable) and isinstance(hits, Hits):
             hits.cache.pop(_prepared, None)  # its script is compiled now
-        start, end, _, _, frame = memoized(hits, _prepared)
+        start, end, _, _ = memoized(hits, _prepared)
         for boundaries in self._boundaries(hits):
             end += boundaries + b"\r\n"
-        return start, end, frame
+        return start, end
 
     def _command(self, command: Callable[..., Any], *arguments: Any) -> Any:
         until = min(monotonic(), self._deadline.started) + (self._deadline.seconds or 0)
@@ -474,8 +473,6 @@ class _Prepared(NamedTuple):
     """Whether the server would recognise a repetition by its id."""
     variable: KnownShape | bool | None
     """The shape, if it may be compiled later; ``True`` if there are calendars; ``None`` if the command is complete."""
-    frame: list[int] | None
-    """What the reply leaves out (:func:`.completed`)."""
 
 
 def _prepared(hits: tuple[Hit, ...]) -> _Prepared:
@@ -487,7 +484,7 @@ def _prepared(hits: tuple[Hit, ...]) -> _Prepared:
     if blank:
         end = end.removesuffix(blank + b"\r\n")
     is_final = known is None or known.script is not None
-    return _Prepared(start, end, remembers_ids(hits), (bool(blank) or None) if is_final else known, script.frame)
+    return _Prepared(start, end, remembers_ids(hits), (bool(blank) or None) if is_final else known)
 
 
 @lru_cache(maxsize=1024)
@@ -496,11 +493,10 @@ def _release_parts(key: str, cost: int) -> list[bytes]:
     return command_of(*concurrency.release_command(key.encode(), cost, _ANY_ID)).split(_ANY_ID)
 
 
-def _decision(check_id: bytes, hits: tuple[Hit, ...], answer: Any, frame: list[int] | None = None) -> Decision:
-    reply = completed(answer, len(hits), frame)
-    if reply is None:
+def _decision(check_id: bytes, hits: tuple[Hit, ...], answer: Any) -> Decision:
+    if not is_well_formed(answer, len(hits)):
         raise _malformed(hits, answer)
-    return decision_of(check_id, hits, reply, "storage")
+    return decision_of(check_id, hits, answer, "storage")
 
 
 def _malformed(hits: tuple[Hit, ...], reply: Any) -> StorageError:
