@@ -59,12 +59,6 @@ def shape_of(hits: tuple[Hit, ...]) -> Shape | None:
     """The shape of ``hits``; ``None`` if they cannot have a compiled script."""
     if len(hits) > MOST_HITS:
         return None
-    if any(hit.cost == 0 for hit in hits):
-        return _shape_with_bans(hits)
-    return tuple(Shaped(hit.rule.algorithm, hit.rule.quota, hit.cost, hit.shadow) for hit in hits)
-
-
-def _shape_with_bans(hits: tuple[Hit, ...]) -> Shape | None:
     watches = {place: tuple(each + 1 for each in watched) for place, _, watched in bans_of(hits)}
     if any(hit.cost == 0 and place not in watches for place, hit in enumerate(hits)):
         return None
@@ -146,7 +140,6 @@ class _Hit:
         self._fields = {
             "key": f"k{i}",
             **{name: str(number) if number >= 0 else f"({number})" for name, number in numbers.items()},
-            "shadow": "true" if shaped.shadow else "false",
             "algorithm": f"'{self.name}'",
             **({"watches": f"{{{','.join(map(str, shaped.watches))}}}"} if self.name == BAN else {}),
         }
@@ -260,7 +253,7 @@ class Shapes:
     def count_check(self, known: KnownShape) -> bool:
         """Count one more check. Return whether the shape is compiled now."""
         known.checks += 1
-        if known.checks > self._compile_after and known.script is None:
+        if known.checks > self._compile_after:
             lock = self._compiling()
             # As a step of an iterator, which nothing interrupts. No waiting: a signal handler may be what checks.
             for _ in iter(partial(lock.acquire, False), False):
