@@ -104,10 +104,7 @@ class Keeper:
     def hold(self, storage: KeepsSlots, decision: Decision) -> None:
         """Renew the slots that ``decision`` has taken until they are released."""
         check_id, hits = decision.check_id, decision.hits
-        try:  # as memoized() does, with one call fewer
-            only, timeout, pause = hits.cache[_hold_parameters]  # type: ignore[attr-defined]
-        except (KeyError, AttributeError):
-            only, timeout, pause = memoized(hits, _hold_parameters)
+        only, timeout, pause = memoized(hits, _hold_parameters)
         slots: tuple[Slot, ...]
         if only is not None and decision.reply[ALLOWED] > 0 and not decision.settled and check_id != PEEK_ID:
             slots = (_slot_of((check_id, only)),)  # the usual case, without a Python call
@@ -386,17 +383,16 @@ def _by_storage(some: Iterable[_SlotsOfCheck]) -> list[tuple[KeepsSlots, list[_S
 
 
 def _batches(due: Iterable[_Held]) -> Iterator[list[_Held]]:
-    """Batches of at most :data:`RENEWED_AT_ONCE` units, or of one check that has taken more."""
+    """Batches of at most :data:`RENEWED_AT_ONCE` units, or of one check that has taken more; one may be empty."""
     batch, units = list[_Held](), 0
     for held in due:
         cost = sum([slot.hit.cost for slot in held.slots])
-        if batch and units + cost > RENEWED_AT_ONCE:
+        if units + cost > RENEWED_AT_ONCE:
             yield batch
             batch, units = [], 0
         batch.append(held)
         units += cost
-    if batch:
-        yield batch
+    yield batch
 
 
 def require_slots(storage: Storage) -> KeepsSlots:
