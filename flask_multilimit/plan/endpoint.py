@@ -588,7 +588,7 @@ def _limiter_of(hits: Sequence[Hit], first: Hit, origin: Origin) -> PlannedLimit
         settle=True if origin.settle else None,
         shadow=hits[0].shadow,
         on_storage_error=first.on_storage_error,
-        unit=first.unit or None,
+        unit=first.unit,
     )
     return PlannedLimiter(declared, ("", "", "scope", ""), "", tuple((_name_in(hit), hit.rule) for hit in hits), None)
 

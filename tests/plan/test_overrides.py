@@ -148,6 +148,11 @@ def test_ban_watches_only_keys_that_an_override_leaves() -> None:
     assert ban.watches == (hour.key,)
 
 
+def test_check_without_an_estimate_needs_a_free_unit_under_an_override_too() -> None:
+    (doubled,) = present(revised(mail(cost=0, settle=True), overrides(override("mail", times=2))))
+    assert (doubled.rule.count, doubled.cost, doubled.needed) == (4, 0, 1)
+
+
 def test_changed_hits_are_cached_for_the_same_overrides() -> None:
     hits, entry = mail(), override("mail", times=2)
     doubled = overrides(entry)
