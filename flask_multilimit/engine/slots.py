@@ -323,30 +323,25 @@ class Keeper:
 
 def slots_of(decision: Decision) -> tuple[Slot, ...]:
     """The slots that ``decision`` has taken."""
-    check_id = decision.check_id
-    if decision.reply[ALLOWED] <= 0 or check_id == PEEK_ID:
+    if not memoized(decision.hits, _slot_hits):  # nearly always, and charges take longer
         return ()
-    hits, has_shadows = memoized(decision.hits, _slot_hits)
-    if not decision.settled and not has_shadows:  # nearly always, and charges take longer
-        return tuple([_slot_of((check_id, hit)) for hit in hits])
-    return tuple([Slot(check_id, charge.hit) for charge in decision.charges if charge.hit.rule.holds_slots])
+    return tuple([Slot(decision.check_id, each.hit) for each in decision.charges if each.hit.rule.holds_slots])
 
 
 _slot_of: Callable[[tuple[bytes, Hit]], Slot] = from_fields(Slot)
 """Makes a slot from the tuple of its fields, cheaply: every request that takes a slot makes one."""
 
 
-def _slot_hits(hits: tuple[Hit, ...]) -> tuple[tuple[Hit, ...], bool]:
-    """The hits of a check that take slots, and whether any is a shadow."""
-    some = tuple(hit for hit in hits if hit.cost and hit.rule.holds_slots)
-    return some, any(hit.shadow for hit in some)
+def _slot_hits(hits: tuple[Hit, ...]) -> tuple[Hit, ...]:
+    """The hits of a check that take slots."""
+    return tuple(hit for hit in hits if hit.cost and hit.rule.holds_slots)
 
 
 def _hold_parameters(hits: tuple[Hit, ...]) -> tuple[Hit | None, float, float]:
     """The hit that takes a slot, if it is the only one and no shadow; the shortest timeout; the time between two
     renewals. A plain tuple, because it is unpacked in a third of the time."""
-    some, has_shadows = memoized(hits, _slot_hits)
-    only = some[0] if len(some) == 1 and not has_shadows else None
+    some = memoized(hits, _slot_hits)
+    only = some[0] if len(some) == 1 and not some[0].shadow else None
     timeout = min([hit.rule.time for hit in some], default=0)
     return only, timeout, timeout / RENEWALS
 
