@@ -61,8 +61,6 @@ _FRESH_SECONDS = 0.5
 """Seconds after its last use during which a connection is assumed to be open, for repeatable commands."""
 _MOST_UNREAD = 128
 """The most replies to :meth:`Wire.send` that one connection leaves unread."""
-_DONE_AND_A_LIST = b":1\r\n*"
-"""The reply to a release of one slot, and the beginning of the next reply."""
 _INCOMPLETE = object()
 """In place of a reply that is not complete yet."""
 
@@ -439,17 +437,10 @@ class _SocketLine(_Line):
         self._send(command)
         if self._polls and not self._poll(self._milliseconds):
             raise TimeoutError("timed out")
-        received = self._receive(_CHUNK)
+        self._feed(self._receive(_CHUNK))
         if self._unread:
-            if len(self._unread) > 1 or received[:5] != _DONE_AND_A_LIST:
-                self._feed(received)
-                self._read_all_unread(started)
-                return self._next_reply(started)
-            self._unread.popleft()  # usually
-            received = received[4:]
-        self._feed(received)
-        reply = self._gets()  # as _next_reply() does, with one call fewer
-        return self._read_reply(started) if reply is _INCOMPLETE else reply
+            self._read_all_unread(started)
+        return self._next_reply(started)
 
     def ask_all(self, commands: Sequence[bytes], started: float) -> list[Any]:
         self._set_timeout(started)
