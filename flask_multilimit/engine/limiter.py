@@ -339,10 +339,7 @@ class _Block:
         except AttributeError:
             raise ConfigurationError("limiter.slot(hits) is for one block: call slot() again for the next") from None
         self._decision = decision = limiter.check(hits)
-        if limiter._slots_checked_for is limiter._storage:  # usually: as hold() does, with one call fewer
-            KEEPER.hold(limiter._keeps_slots, decision)
-        else:
-            limiter.hold(decision)
+        limiter.hold(decision)
         return decision
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
