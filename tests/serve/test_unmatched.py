@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from flask import Blueprint, Flask, Response, abort
+from flask import Blueprint, Flask, Response, abort, request
 from flask.views import MethodView
 from werkzeug.routing import Rule as Route
 
@@ -35,6 +35,13 @@ class TestUnmatchedRequests:
         assert statuses(app, "/", method="DELETE") == [429]
         assert statuses(app, "/") == [200]
         assert ask(app, "/b", environ_base={"REMOTE_ADDR": "203.0.113.7"}).status_code == 404
+
+    def test_unmatched_limits_that_charge_a_404_count_no_page_of_the_handler_for_404(self, app: Flask) -> None:
+        MultiLimit(app, unmatched_limits=rate_limiter(rules="2/minute", charge_when=404))
+        app.register_error_handler(404, lambda error: "page" if request.path.startswith("/app/") else error)
+
+        assert statuses(app, *["/app/tokens"] * 3) == [200] * 3
+        assert statuses(app, *["/.env"] * 3) == [404, 404, 429]
 
     def test_unmatched_requests_are_charged_by_application_limits_too(
         self, app: Flask, storage: RecordingStorage
