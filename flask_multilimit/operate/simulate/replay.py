@@ -49,7 +49,7 @@ class Replay:
         self._first: int | None = None
         self._last: int | None = None
         self._checks = self._settlements = 0
-        self._outside = plans.counts_at("outside")
+        self._outside = plans.counts_at("")
         self._compared = False
 
     def add(self, request: LoggedRequest) -> None:

@@ -28,7 +28,7 @@ from flask_multilimit.declare.addresses import Who
 from flask_multilimit.engine import MemoryStorage
 from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.operate.simulate.logged import LoggedRequest
-from flask_multilimit.operate.simulate.questions import LimitSet, replay_of, simulate, suggest_limits
+from flask_multilimit.operate.simulate.questions import LimitSet, limits_of, replay_of, run, simulate, suggest_limits
 from flask_multilimit.operate.simulate.reading import read_logs
 from flask_multilimit.operate.simulate.replay_plan import Replacements
 from flask_multilimit.operate.simulate.report import Report
@@ -589,6 +589,15 @@ def test_app_below_a_path_gets_only_its_requests() -> None:
 def test_a_429_outside_of_the_app_is_none_that_these_limits_admit() -> None:
     report = replayed(app_with(), at(0, status=429), at(1, "/shop/", status=429), script_name="/shop")
     assert (report.outside, report.really_refused, report.now_admitted) == (1, 1, 1)
+
+
+def test_report_on_an_endpoint_called_outside_has_no_requests_from_outside() -> None:
+    app = app_with()
+    app.get("/outside", endpoint="outside")(lambda: "")
+    options: Any = {"limits": limits_of(app), "subjects": {}, "replacements": Replacements(), "script_name": "/shop"}
+    replay = replay_of(app, **options, endpoint="outside")
+    run([at(0, "/"), at(1, "/shop/outside")], [replay])
+    assert (replay.report().requests, replay.report().outside) == (1, 0)
 
 
 @pytest.mark.parametrize("script_name", ["shop", "[x", "a:b", "x" * 100])
