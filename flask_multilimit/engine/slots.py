@@ -138,6 +138,10 @@ class Keeper:
             storage.release(held.slots, held)
         except StorageError as error:
             held(error)
+        except BaseException as error:
+            if not isinstance(error, Exception):  # such as gevent.Timeout: nothing else would release them
+                self._release_later(held, held.slots)
+            raise
         else:
             if id(storage) not in self._unconfirmed:
                 self._unconfirmed[id(storage)] = storage

@@ -23,7 +23,7 @@ from flask_multilimit.engine.storage.layers.leases import LeasingStorage
 from flask_multilimit.engine.storage.redis.compiled import KnownShape, Shape, Shapes, compiled, shape_of
 from flask_multilimit.engine.storage.redis.connections import Deadline
 from flask_multilimit.engine.storage.redis.scripts import Script
-from flask_multilimit.engine.storage.redis.storage import RedisStorage, ReleaseBatcher
+from flask_multilimit.engine.storage.redis.storage import RedisStorage
 from flask_multilimit.engine.storage.redis.wire import command_of, wire_of
 from flask_multilimit.engine.threads import Beat
 from support.clock import Clock
@@ -54,11 +54,6 @@ def fork() -> Callable[[], object]:
     return act
 
 
-def release() -> Callable[[], object]:
-    batcher = ReleaseBatcher()
-    return lambda: batcher.release([], print, lambda _: None)
-
-
 def wake() -> Callable[[], object]:
     beat = Beat(lambda: None, name="multilimit-interrupted")
     return beat.wake
@@ -77,7 +72,7 @@ def learn_owners() -> Callable[[], object]:
     return slots.primaries
 
 
-@pytest.mark.parametrize("made", [check, fork, release, wake, compile_shape, learn_owners])
+@pytest.mark.parametrize("made", [check, fork, wake, compile_shape, learn_owners])
 def test_interrupted_thread_leaves_no_lock_locked(made: Callable[[], Callable[[], object]]) -> None:
     act = made()
     for point in interrupted(act):

@@ -23,7 +23,7 @@ from flask_multilimit.engine import (
 )
 from flask_multilimit.engine.slots import KEEPER, Keeper, require_slots
 from flask_multilimit.engine.storage import Slot
-from flask_multilimit.engine.storage.base import monotonic_microseconds
+from flask_multilimit.engine.storage.base import Lost, monotonic_microseconds
 from support.doubles import raising
 from support.servers import Server
 from support.waiting import SECONDS, until
@@ -284,6 +284,24 @@ def test_release_that_raises_does_not_prevent_other_releases() -> None:
 
     assert len(keeper) == 0
     assert sound.peek(THREE).remaining == 3
+
+
+class InterruptedAtFirst(MemoryStorage):
+    def release(self, slots: Sequence[Slot], lost: Lost | None = None) -> None:
+        if lost is not None:
+            raise KeyboardInterrupt
+        super().release(slots)
+
+
+def test_slot_whose_release_is_interrupted_is_released_by_the_thread() -> None:
+    keeper, storage = Keeper(), InterruptedAtFirst()
+    decision = storage.check(THREE)
+    keeper.hold(storage, decision)
+
+    with pytest.raises(KeyboardInterrupt):
+        keeper.release(decision)
+
+    until(lambda: storage.peek(THREE).remaining == 3 and len(keeper) == 0)
 
 
 def test_keeper_thread_survives_exceptions_of_its_calls(

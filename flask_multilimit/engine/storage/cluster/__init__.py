@@ -32,7 +32,7 @@ from ...reply import DELAY, RETRY_AFTERS, Standing, joined, standing_of
 from ...rules import Rule
 from ..addresses import Address, shown_storage
 from ..base import Lost, Slot, StoredKey, check_clock, check_timeout
-from ..redis.storage import RedisStorage, ReleaseBatcher, remembers_ids
+from ..redis.storage import RedisStorage, remembers_ids
 from ..redis.uri import check_encoding
 from ..tallies import Tallies, Tally
 from .servers import Nodes, NodesOfClient, NodesOfUri, Servers
@@ -81,7 +81,6 @@ class ClusterStorage:
     def __init__(self, nodes: Nodes, *, clock: Callable[[], int] | None = None) -> None:
         self._servers = Servers(nodes, clock=clock)
         self._deadline = nodes.deadline
-        self._releases = ReleaseBatcher()
 
     @classmethod
     def from_uri(cls, uri: str, *, timeout: float) -> ClusterStorage:
@@ -157,13 +156,7 @@ class ClusterStorage:
         self._deadline.begin()
         self._settle(check_id, charges)
 
-    def release(self, slots: Sequence[Slot], lost: Lost | None = None) -> None:
-        if lost is None:
-            self._release(slots)
-        else:
-            self._releases.release(slots, lost, self._release)
-
-    def _release(self, slots: Sequence[Slot]) -> None:
+    def release(self, slots: Sequence[Slot], lost: Lost | None = None) -> None:  # noqa: ARG002 - it waits for the answer
         self._deadline.begin()
         self._servers.ask_each(slots, lambda slot: slot.hit.key, RedisStorage.release)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import lru_cache, partial
@@ -20,7 +19,6 @@ from redis.exceptions import NoScriptError, RedisError
 from ...algorithms import concurrency
 from ...decision import Charge, Decision, decision_of
 from ...errors import ConfigurationError, StorageError
-from ...forks import LateLock, notify_child
 from ...hits import PEEK_ID, Hit, Hits, bans_of, calendars_of, memoized, new_id, packed_ban
 from ...reply import is_well_formed
 from ..addresses import shown_storage
@@ -50,40 +48,6 @@ GONE = -2
 """The answer to PTTL for a key that does not exist any more."""
 
 
-class ReleaseBatcher:
-    """Releases slots of several threads in one command: while one thread waits for the answer, others put their slots
-    into a queue, and the next thread releases all of them. Thread-safe, fork-safe."""
-
-    def __init__(self) -> None:
-        self._queue: deque[tuple[Sequence[Slot], Lost]] = deque()
-        self._releasing = LateLock()
-        notify_child(self)
-
-    def _after_fork_in_child(self) -> None:
-        self._queue.clear()
-
-    def release(self, slots: Sequence[Slot], lost: Lost, release: Callable[[Sequence[Slot]], object]) -> None:
-        """Return when ``release`` has been called with ``slots``, perhaps among others and by another thread. If it
-        failed, call each ``lost``."""
-        self._queue.append((slots, lost))
-        with self._releasing():
-            batch = [self._queue.popleft() for _ in range(len(self._queue))]
-            if not batch:  # another thread has released these slots, too
-                return
-            try:
-                release([slot for each, _ in batch for slot in each])
-            except StorageError as error:
-                _report_lost(batch, error)
-            except BaseException as error:  # such as gevent.Timeout: other threads have returned, too
-                _report_lost(batch, StorageError(f"their release was interrupted: {error!r}"))
-                raise
-
-
-def _report_lost(batch: list[tuple[Sequence[Slot], Lost]], error: StorageError) -> None:
-    for _, lost in batch:
-        lost(error)
-
-
 class RedisStorage:
     """Quotas in a server that all processes share.
 
@@ -110,7 +74,6 @@ class RedisStorage:
         self._deadline = deadline or Deadline(None)
         self._wire = wire_of(client, self._deadline)
         self.clock = clock
-        self._releases = ReleaseBatcher()
         self._owns_client = False
         self._primary: Primary | None = None
         self._ahead = 0  # microseconds by which the server's clock is ahead, as far as known
@@ -208,10 +171,8 @@ class RedisStorage:
         return tallies_of(self._evaluate(lone_script("tallies"), arguments), len(keys))
 
     def release(self, slots: Sequence[Slot], lost: Lost | None = None) -> None:
-        if lost is None:
+        if lost is None or self._wire is None or self._wire.waits or len(slots) > 1:
             self._release(slots)
-        elif self._wire is None or self._wire.waits or len(slots) > 1:
-            self._releases.release(slots, lost, self._release)
         else:  # nearly always
             ((check_id, hit),) = slots
             command = check_id.join(_release_parts(hit.key, hit.cost))

@@ -14,9 +14,7 @@ import pytest
 from engine.storage.layers.guard.workers import SECONDS, Workers, exit_code_of_child
 from flask_multilimit.engine import Limiter, MemoryStorage
 from flask_multilimit.engine.forks import LateLock, OncePerProcess, notify_child
-from flask_multilimit.engine.storage import Slot
 from flask_multilimit.engine.storage.local.server import LocalServer
-from flask_multilimit.engine.storage.redis.storage import ReleaseBatcher
 from support.bench import hits
 
 
@@ -81,21 +79,6 @@ def test_forked_child_can_fork_again() -> None:
         assert exit_code_of_child(lambda: None) == 0
 
     assert exit_code_of_child(fork_again) == 0
-
-
-def test_forked_child_releases_slots_while_its_parent_does() -> None:
-    batcher, released = ReleaseBatcher(), list[Slot]()
-    slot = Slot(bytes(16), hits()[0])
-    batcher._queue.append(([slot], print))
-    thread, let_go = in_the_middle_of(batcher._releasing())
-
-    def release() -> None:
-        batcher.release([slot], print, released.extend)
-        assert released == [slot], "those of the parent are not in its queue"
-
-    assert exit_code_of_child(release) == 0
-    let_go.set()
-    thread.join(SECONDS)
 
 
 def test_forked_child_gets_a_late_lock_of_its_own() -> None:
