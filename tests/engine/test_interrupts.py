@@ -20,9 +20,7 @@ from flask_multilimit.engine.slots import Keeper
 from flask_multilimit.engine.storage.cluster.hash_slots import HASH_SLOTS, HashSlots
 from flask_multilimit.engine.storage.forgetting import _remove_leaf
 from flask_multilimit.engine.storage.layers.leases import LeasingStorage
-from flask_multilimit.engine.storage.redis.compiled import KnownShape, Shape, Shapes, compiled, shape_of
 from flask_multilimit.engine.storage.redis.connections import Deadline
-from flask_multilimit.engine.storage.redis.scripts import Script
 from flask_multilimit.engine.storage.redis.storage import RedisStorage
 from flask_multilimit.engine.storage.redis.wire import command_of, wire_of
 from flask_multilimit.engine.threads import Beat
@@ -59,20 +57,13 @@ def wake() -> Callable[[], object]:
     return beat.wake
 
 
-def compile_shape() -> Callable[[], object]:
-    shapes = Shapes(compile_after=0)
-    shape = shape_of(hits_for("5/minute", scope="api", subject="ip:203.0.113.7"))
-    assert shape is not None
-    return lambda: until(lambda: shapes.count_check(KnownShape(shape)))
-
-
 def learn_owners() -> Callable[[], object]:
     deadline = Deadline(None)
     slots = HashSlots([("10.0.0.1", 7001)], lambda _: [[0, HASH_SLOTS - 1, ["10.0.0.2", 7001]]], deadline)
     return slots.primaries
 
 
-@pytest.mark.parametrize("made", [check, fork, wake, compile_shape, learn_owners])
+@pytest.mark.parametrize("made", [check, fork, wake, learn_owners])
 def test_interrupted_thread_leaves_no_lock_locked(made: Callable[[], Callable[[], object]]) -> None:
     act = made()
     for point in interrupted(act):
@@ -80,23 +71,6 @@ def test_interrupted_thread_leaves_no_lock_locked(made: Callable[[], Callable[[]
         another.start()
         another.join(SECONDS)
         assert not another.is_alive(), point
-
-
-def test_check_of_a_signal_handler_does_not_wait_for_the_script_that_it_interrupts() -> None:
-    shape = shape_of(hits_for("5/minute", scope="api"))
-    assert shape is not None
-    known, answers = KnownShape(shape), list[bool]()
-
-    def interrupted_compiler(shape: Shape) -> Script:
-        answers.append(shapes.count_check(known))
-        return compiled(shape)
-
-    shapes = Shapes(compile_after=0, compile_shape=interrupted_compiler)
-    thread = Thread(target=lambda: answers.append(shapes.count_check(known)), daemon=True)
-    thread.start()
-    thread.join(SECONDS)
-
-    assert answers == [False, True]
 
 
 def test_key_that_is_set_aside_is_never_in_the_heap_twice() -> None:

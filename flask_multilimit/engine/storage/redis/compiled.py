@@ -19,11 +19,10 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
 from typing import NamedTuple
 
 from ...algorithms import BAN, CALENDAR, SHIPPED, SLIDING, Quota, algorithm_of
-from ...forks import LateLock
 from ...hits import Hit, bans_of
 from .scripts import Script, library, script_of, source, strikes
 
@@ -222,8 +221,8 @@ class KnownShape:
 
 
 class Shapes:
-    """Compiles a shape after ``compile_after`` checks, in one thread, while others use the generic script. If threads
-    collide, a count may be off by a few, which does no harm. Fork-safe.
+    """Compiles a shape after ``compile_after`` checks. If threads collide, a count may be off by a few, and a shape be
+    compiled twice, which takes a tenth of a millisecond. Neither does harm.
 
     Hits cache the command to send (:func:`.memoized`), so a check of compiled hits does not come here.
     """
@@ -234,7 +233,6 @@ class Shapes:
         self._compile_after, self._compile_shape = compile_after, compile_shape
         self._compiled: dict[Shape, KnownShape] = {}
         self._counted: OrderedDict[Shape, KnownShape] = OrderedDict()
-        self._compiling = LateLock()
 
     def of(self, hits: tuple[Hit, ...]) -> KnownShape | None:
         """The shape of ``hits``, with what is known about it; ``None`` if they always use the generic script."""
@@ -253,23 +251,11 @@ class Shapes:
     def count_check(self, known: KnownShape) -> bool:
         """Count one more check. Return whether the shape is compiled now."""
         known.checks += 1
-        if known.checks > self._compile_after:
-            lock = self._compiling()
-            # As a step of an iterator, which nothing interrupts. No waiting: a signal handler may be what checks.
-            for _ in iter(partial(lock.acquire, False), False):
-                try:
-                    self._compile(known)
-                    break
-                finally:
-                    lock.release()
+        if known.checks > self._compile_after and known.script is None and len(self._compiled) < MOST_COMPILED:
+            known.script = self._compile_shape(known.shape)
+            self._compiled[known.shape] = known
+            self._counted.pop(known.shape, None)
         return known.script is not None
-
-    def _compile(self, known: KnownShape) -> None:
-        if known.script is not None or len(self._compiled) >= MOST_COMPILED:  # another thread has just compiled it
-            return
-        known.script = self._compile_shape(known.shape)
-        self._compiled[known.shape] = known
-        self._counted.pop(known.shape, None)
 
 
 SHAPES = Shapes()

@@ -1,9 +1,7 @@
 """Compiled scripts: which plans have one, when a process makes it, and what happens when a server forgets it."""
 
 import re
-import threading
 from collections.abc import Iterator
-from contextlib import suppress
 from math import inf
 
 import pytest
@@ -17,7 +15,6 @@ from flask_multilimit.engine.storage.redis import compiled as compiling
 from flask_multilimit.engine.storage.redis.compiled import (
     MOST_HITS,
     WRITTEN_OUT,
-    Shape,
     Shapes,
     compiled,
     shape_of,
@@ -25,7 +22,6 @@ from flask_multilimit.engine.storage.redis.compiled import (
 from flask_multilimit.engine.storage.redis.scripts import Script, library
 from flask_multilimit.engine.storage.redis.wire import command_of
 from support.bench import hits, rule
-from support.waiting import PATIENCE
 
 
 @pytest.fixture
@@ -66,36 +62,6 @@ def test_a_shape_that_is_checked_often_is_compiled(client: redis.Redis, learning
     calls = client.info("commandstats")["cmdstat_evalsha"]
     assert calls["calls"] == 2, "another subject of the same shape has known it, too"
     assert calls["failed_calls"] == 0
-
-
-def test_shape_is_compiled_once_when_many_threads_ask_at_once() -> None:
-    made: list[Shape] = []
-    entered, another = threading.Barrier(32, timeout=PATIENCE), threading.Barrier(2, timeout=0.2)
-
-    def slowly(shape: Shape) -> Script:
-        made.append(shape)
-        with suppress(threading.BrokenBarrierError):
-            another.wait()
-        return compiled(shape)
-
-    learning = Shapes(compile_after=0, compile_shape=slowly)
-    known = learning.of(hits("5/minute"))
-    assert known is not None
-    found: list[bool] = []
-
-    def check() -> None:
-        entered.wait()
-        found.append(learning.count_check(known))
-
-    threads = [threading.Thread(target=check) for _ in range(32)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert made == [shape_of(hits("5/minute"))]
-    assert True in found, "and the others do not wait"
-    assert learning.count_check(known)
 
 
 def test_no_more_shapes_are_compiled_than_the_bound(
