@@ -19,6 +19,7 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
@@ -208,16 +209,14 @@ def _written_out(body: str, names: dict[str, str], results: str) -> str:
     return f"{results and f'local {results}'}\nrepeat\n{body}until true\n"
 
 
+@dataclass(slots=True, eq=False)
 class KnownShape:
     """A shape, how often it was checked, and its script."""
 
-    __slots__ = ("checks", "script", "shape")
-
-    def __init__(self, shape: Shape) -> None:
-        self.shape: Shape = shape
-        self.checks: int = 0
-        self.script: Script | None = None
-        """``None`` until it is compiled."""
+    shape: Shape
+    checks: int = 0
+    script: Script | None = None
+    """``None`` until it is compiled."""
 
 
 class Shapes:

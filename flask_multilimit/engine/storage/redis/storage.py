@@ -107,12 +107,10 @@ class RedisStorage:
                 if variable is not None:
                     start, end = self._complete(hits, variable)
                 answer = self._wire.ask(start + new + end, started, check_open=not safe_to_repeat)
-                if not is_well_formed(answer, len(hits)):
-                    if not self._is_outside(hits, answer):
-                        raise _malformed(hits, answer)
-                    self._deadline.start(started)
-                    return self._ask(CHECK, hits, new)
-                return decision_of(new, hits, answer, "storage")
+                if is_well_formed(answer, len(hits)):
+                    return decision_of(new, hits, answer, "storage")
+                if not self._is_outside(hits, answer):
+                    raise _malformed(hits, answer)
             self._deadline.start(started)
             return self._ask(CHECK, hits, new)
         except (*FAILURES, StorageError) as error:
