@@ -72,11 +72,10 @@ def examine(gate: AppGate) -> Iterator[Finding]:
     try:
         gate.startup.check_declarations()
         endpoints = [place for place in places_of(gate) if place.routes]
-    except ConfigurationError as error:
-        endpoints = []
+    except ConfigurationError as error:  # all other checks need the limits
         yield Finding("declarations", "wrong", str(error), "Correct the declaration. Until then, requests fail.")
-    else:
-        yield from _examine_app(gate, endpoints)
+        return
+    yield from _examine_app(gate, endpoints)
     yield _examine_traffic(gate)
     yield from _examine_control(gate)
     yield from _examine_storage(gate, endpoints)

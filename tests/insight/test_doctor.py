@@ -124,6 +124,13 @@ def test_setting_that_prevents_every_request_is_reported_as_wrong(
     assert found.text.startswith(text)
 
 
+def test_mistake_in_a_declaration_is_all_that_doctor_reports(app: Flask, server: Server) -> None:
+    MultiLimit(app, storage=server.url)
+    app.add_url_rule("/", "inbox", rate_limiter(type=USER, rules="9/hour")(view()))
+
+    assert [(each.name, each.level) for each in examine(gate_of(app))] == [("declarations", "wrong")]
+
+
 def test_limits_of_the_bridge_are_counted(app: Flask) -> None:
     app.get("/limited", endpoint="limited")(view())
     Limiter(get_remote_address, app=app, storage_uri="memory://", default_limits=["5/minute"])
