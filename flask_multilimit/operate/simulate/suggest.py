@@ -362,8 +362,6 @@ class Traffic:
     def refused_requests(self, counts: Counts, most: int | None = None) -> int:
         """The number of requests that ``counts`` refuse, as the engine decides; any number above ``most`` if it is
         more than that."""
-        if most is not None and (least := self._least_refused(counts)) > most:
-            return least
         refused = 0
         for name in self._refusable(counts):
             refused += self._refused_of(name, counts, None if most is None else most - refused)
@@ -387,15 +385,6 @@ class Traffic:
             name: tuple(requests.most_in(window, windows=windows) + margin for window in self.windows)
             for name, requests in self.arrivals.items()
         }
-
-    def _least_refused(self, counts: Counts) -> int:
-        """A lower bound: of the requests of a peak, all beyond the count are refused."""
-        if self.estimate is not None:
-            return 0
-        return sum(
-            max(0, *(most - count for most, count in zip(peaks, counts, strict=True)))
-            for peaks in self.subjects.values()
-        )
 
     def _refused_of(self, name: str, counts: Counts, most: int | None) -> int:
         return self.arrivals[name].refused_by(self.rules(counts), cost=self.estimate or 1, most=most)
