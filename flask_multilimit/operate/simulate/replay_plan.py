@@ -124,8 +124,7 @@ class ReplayPlan:
             return limits.of_unmatched(method).limiters
         if endpoint in limits.app.view_functions:
             return limits.of_endpoint(endpoint, method).limiters
-        if endpoint:
-            self.notes.append(f'no endpoint is called "{endpoint}" any more: not limited')
+        self.notes.append(f'no endpoint is called "{endpoint}" any more: not limited')
         return ()
 
     def _unused(self, limiters: Sequence[PlannedLimiter]) -> Iterator[str]:
