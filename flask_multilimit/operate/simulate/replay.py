@@ -178,8 +178,6 @@ class Replay:
         self, counts: EndpointReport, request: LoggedRequest, decision: Decision | None, *, admitted: bool
     ) -> None:
         """Compare the verdict with the recorded one, and report it to the caller."""
-        if request[4] != TOO_MANY_REQUESTS and request[8] is None and self._on_decision is None:  # as nearly always
-            return
         if request.status == TOO_MANY_REQUESTS:
             counts.really_refused += 1
             counts.now_admitted += admitted
