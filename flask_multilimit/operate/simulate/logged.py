@@ -141,11 +141,9 @@ def maker(zone: tzinfo, *, at_end: bool = True, unit: float = MICROSECONDS, no_q
             arrived = instant(at)
         except (ValueError, OverflowError):
             return None
-        length = None
-        if took:
-            length = duration(took, unit)
-            if length and at_end:
-                arrived -= length
+        length = duration(took, unit) if took else None
+        if length and at_end:
+            arrived -= length
         if request:
             method, target = request_line(request)
         elif not target:
