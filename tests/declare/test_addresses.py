@@ -73,6 +73,7 @@ CHANGED = st.builds(
 MASKED = st.builds(lambda network, form: network.with_hostmask if form else network.with_netmask, V4, st.booleans())
 
 
+@example("::1.2.3.4")
 @given((V4 | V6).map(str) | NEARLY | CHANGED | MASKED)
 def test_network_is_read_and_shown_like_ipaddress_does(text: str) -> None:
     expected = as_ipaddress_reads(text)
