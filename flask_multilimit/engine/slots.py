@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 from .decision import Decision
 from .errors import ConfigurationError, StorageError, with_remedy
 from .forks import notify_child
-from .hits import PEEK_ID, Hit, from_fields, memoized
+from .hits import PEEK_ID, Hit, memoized
 from .reply import ALLOWED
 from .storage import Confirms, KeepsSlots, Slot, Storage, layers_of
 from .text import SafeLogger
@@ -105,9 +105,8 @@ class Keeper:
         """Renew the slots that ``decision`` has taken until they are released."""
         check_id, hits = decision.check_id, decision.hits
         only, timeout, pause = memoized(hits, _hold_parameters)
-        slots: tuple[Slot, ...]
         if only is not None and decision.reply[ALLOWED] > 0 and not decision.settled and check_id != PEEK_ID:
-            slots = (_slot_of((check_id, only)),)  # the usual case, without a Python call
+            slots: tuple[Slot, ...] = (Slot(check_id, only),)  # the usual case
         elif not (slots := slots_of(decision)):
             return
         due = self._clock() + pause
@@ -330,10 +329,6 @@ def slots_of(decision: Decision) -> tuple[Slot, ...]:
     if not memoized(decision.hits, _slot_hits):  # nearly always, and charges take longer
         return ()
     return tuple([Slot(decision.check_id, each.hit) for each in decision.charges if each.hit.rule.holds_slots])
-
-
-_slot_of: Callable[[tuple[bytes, Hit]], Slot] = from_fields(Slot)
-"""Makes a slot from the tuple of its fields, cheaply: every request that takes a slot makes one."""
 
 
 def _slot_hits(hits: tuple[Hit, ...]) -> tuple[Hit, ...]:
