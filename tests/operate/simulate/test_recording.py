@@ -413,6 +413,11 @@ def test_recorded_duration_is_read_if_it_is_one(written: object, took: int | Non
     assert request_.took == took
 
 
+@pytest.mark.parametrize("damage", [{"at": "1"}, {"m": 1}, {"e": 1}, {"s": "200"}, {"w": []}, {"c": 1}, {"ok": []}])
+def test_damaged_line_of_a_recording_is_no_request(damage: dict[str, object]) -> None:
+    assert recorded.read(json.dumps({"at": 1, "m": "GET", "e": "index", "s": 200} | damage)) is None
+
+
 @pytest.mark.parametrize("value", ["[[", '[["a"]]', "[[1,2]]" * 3, '[["user","bob"]]', '[["ip","x"],["user","y"]]'])
 def test_subject_that_looks_like_a_combined_one_is_recorded_as_one(tmp_path: Path, value: str) -> None:
     """A client may have chosen it."""
