@@ -63,7 +63,7 @@ _LETTERS: Mapping[Role, str] = {"user": "u", "request": "r", "method": "m", "pat
 _APACHE = _by_name(
     {
         **_LETTERS,
-        "at": "t {sec}t {msec}t {usec}t {begin:sec}t {begin:msec}t {begin:usec}t",
+        "at": "t",
         "address": "h a {c}a",
         "host": "v V {host}i",
         "took": "D T {ms}T {us}T {s}T",
@@ -177,8 +177,8 @@ def _variable(before: str, directive: str, roles: Mapping[str, Role]) -> Variabl
     if braces is None:
         return Variable(before, roles.get(directive), field_name(directive), unit)
     name, kind = braces["name"], braces["kind"]
-    role = roles.get(f"{{{name.lower()}}}{kind}") or roles.get(directive)
-    if kind == "t" and role is None and not name.endswith("_frac"):
+    role = roles.get(f"{{{name.lower()}}}{kind}")
+    if kind == "t" and not name.endswith("_frac"):
         role = "at"  # strftime: as far as it is written like ISO 8601 or like %t
     return Variable(before, role, f"cookie_{name.lower()}" if kind == "C" else field_name(name), unit)
 
