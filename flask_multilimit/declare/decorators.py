@@ -154,7 +154,7 @@ def rate_limiter(
 def _rules_first(first: tuple[Any, ...], rules: object) -> Any:
     if callable(first[0]):
         raise ConfigurationError(
-            f"@rate_limiter on {brief(first[0])}: write @rate_limiter() or @rate_limiter('5/minute'), with "
+            f"@rate_limiter on {full_name_of(first[0])}: write @rate_limiter() or @rate_limiter('5/minute'), with "
             "parentheses; a callable for rules is given by name: rules=..."
         )
     for each in first:

@@ -93,7 +93,9 @@ def test_decorator_on_an_app_is_an_error_that_names_application_limits(app: Flas
 
 
 def test_decorator_without_parentheses_is_an_error_that_shows_the_syntax() -> None:
-    with pytest.raises(ConfigurationError, match=r"write @rate_limiter\(\) or @rate_limiter\('5/minute'\), with"):
+    with pytest.raises(
+        ConfigurationError, match=r"on [\w.]+:view: write @rate_limiter\(\) or @rate_limiter\('5/minute'\), with"
+    ):
         rate_limiter(view)  # type: ignore[arg-type]
 
 
