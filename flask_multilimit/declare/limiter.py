@@ -84,7 +84,7 @@ class Declaration:
         """Raises :class:`ConfigurationError`, which names ``where``, for any mistake in ``options``."""
         try:
             given = dict(_given(options))
-            if "rules" in given and not callable(given["rules"]):
+            if "rules" in given and (not callable(given["rules"]) or isinstance(given["rules"], type)):
                 given["rules"] = rules_from(given["rules"])
             if "type" in given:
                 given["type"], name = type_from(given["type"])

@@ -34,6 +34,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"rules": "5/fortnight"}, "unknown unit 'fortnight'"),
     ({"rules": []}, "rules: none given"),
     ({"rules": 5}, "rules=5"),
+    ({"rules": Rule}, "rules=.*Rule'>: give Rule objects"),
     ({"rules": "0/minute"}, "count must be"),
     ({"rules": later}, "rules=.*async"),
     ({"rules": lambda _user: "5/minute"}, "rules=.*type DEFAULT counts everyone as one subject, so"),
