@@ -205,7 +205,8 @@ class Settings(BaseModel):
 def _reason(problem: Any) -> str:
     name = PREFIX + str(problem["loc"][0]).upper()
     shown = shown_storage(problem["input"]) if name == f"{PREFIX}STORAGE_URI" else brief(problem["input"])
-    return f"{name}={shown}: {remedy_for(problem)}"
+    otherwise = ", or leave it out" if problem["input"] is None else ""
+    return f"{name}={shown}: {remedy_for(problem)}{otherwise}"
 
 
 def remedy_for(problem: Any) -> str:

@@ -287,7 +287,7 @@ class TestSettings:
             ("EXEMPT", ["static", 5], "MULTILIMIT_EXEMPT=['static', 5]: give a list of names or patterns, such as"),
             ("STORAGE_TIMEOUT", "soon", "MULTILIMIT_STORAGE_TIMEOUT='soon'"),
             ("KEY_PREFIX", "", "MULTILIMIT_KEY_PREFIX='': key prefix '': 1 to 32 printable ASCII"),
-            ("KEY_PREFIX", None, "MULTILIMIT_KEY_PREFIX=None: give text"),
+            ("KEY_PREFIX", None, "MULTILIMIT_KEY_PREFIX=None: give text, or leave it out"),
             ("ENABLED", "no", "MULTILIMIT_ENABLED='no': give true or false"),
             ("ENABLED", 0, "MULTILIMIT_ENABLED=0: give true or false"),
             ("HEADERS", "all", f"MULTILIMIT_HEADERS='all': input should be {choices_of('headers')}"),
