@@ -80,7 +80,7 @@ def _check_lines(found: Standing) -> list[str]:
             lines += ["", *console.paragraph(_WAITS_FOR_SLOT)]
         if each.not_asked:
             options = ", ".join(f"{name} ({options_for(parts)})" for name, parts in each.not_asked.items())
-            lines += ["", *console.paragraph(f"Not checked, because no subject is given: {options}.")]
+            lines += ["", *console.paragraph(f"Not checked, because no subject is given for: {options}.")]
         if each.by_request:
             lines += ["", *console.paragraph(_BY_REQUEST.format(names=", ".join(each.by_request)))]
     if others or not found.requests:
