@@ -245,11 +245,7 @@ def settled_by(decision: Decision | None) -> tuple[Settled, ...]:
 
 def is_near_limit(decision: Decision) -> bool:
     """Whether :func:`hits_near_limit` finds any, for a check that every rule allows."""
-    try:
-        near_limits = decision.hits.cache[_near_limits]  # type: ignore[attr-defined]  # as memoized() does, with one call fewer
-    except (AttributeError, KeyError):
-        near_limits = memoized(decision.hits, _near_limits)
-    return True in map(lt, decision.reply[REMAININGS], near_limits)
+    return True in map(lt, decision.reply[REMAININGS], memoized(decision.hits, _near_limits))
 
 
 def hits_near_limit(decision: Decision) -> Sequence[Hit]:

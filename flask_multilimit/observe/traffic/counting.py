@@ -200,11 +200,7 @@ def _details_of(
         first.rules = [*first.rules, *(((endpoint, ban.name, "bans"), 1) for ban in begun)]
         first.begun = [BanBegun(endpoint, ban.name, ban.hit.key, now, now + ban.retry_after) for ban in begun]
         return first
-    known: dict[tuple[object, ...], _Details]
-    try:
-        known = decision.hits.cache[_details_by_result]  # type: ignore[attr-defined]  # as memoized() does
-    except (AttributeError, KeyError):
-        known = memoized(decision.hits, _details_by_result)
+    known = memoized(decision.hits, _details_by_result)
     details = known.get(result)
     if details is None:
         details = known[result] = _new_details((endpoint, outcome, decided_by), decision, near, applied)
