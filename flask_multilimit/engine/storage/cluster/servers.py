@@ -16,7 +16,7 @@ from ...errors import ConfigurationError, StorageError
 from ...forks import listed
 from ..addresses import Address, host_and_port, shown_storage
 from ..redis.connections import Deadline
-from ..redis.storage import RedisStorage
+from ..redis.storage import RedisStorage, disconnect_idle
 from ..redis.uri import timed_client
 from .hash_slots import HashSlots, redirection_of
 
@@ -80,7 +80,7 @@ class NodesOfUri:
 
     def close(self) -> None:
         for client in listed(self._clients):
-            client.close()
+            disconnect_idle(client)
 
     def _url_of(self, address: Address) -> str:
         host, port = address
@@ -122,7 +122,7 @@ class NodesOfClient:
     def close(self) -> None:
         """Close the connections to servers that the client did not know. The others belong to the client."""
         for client in listed(self._own_clients):
-            client.close()
+            disconnect_idle(client)
 
 
 class Servers:

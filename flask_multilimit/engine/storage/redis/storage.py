@@ -260,7 +260,7 @@ class RedisStorage:
             self._wire.confirm()
             self._wire.close()
         if self._owns_client:
-            self._client.close()
+            disconnect_idle(self._client)
         if self._primary is not None:
             self._primary.close()
 
@@ -319,7 +319,7 @@ class RedisStorage:
         except BaseException:
             if (single := getattr(self._client, "connection", None)) is not None:
                 single.disconnect()
-            self._disconnect_idle()
+            disconnect_idle(self._client)
             raise
 
     def _call_of(
@@ -385,18 +385,20 @@ class RedisStorage:
         if self._wire is not None:
             self._wire.close()
         if self._owns_client or is_replica:
-            self._disconnect_idle()
+            disconnect_idle(self._client)
 
-    def _disconnect_idle(self) -> None:
-        pool = getattr(self._client, "connection_pool", None)
-        if pool is not None:
-            try:
-                pool.disconnect(inuse_connections=False)
-            except TypeError:  # BlockingConnectionPool before redis-py 7 closes those in use, too, or none
-                idle = getattr(pool, "pool", None)
-                with getattr(idle, "mutex", nullcontext()):  # no other thread takes one meanwhile
-                    for connection in filter(None, getattr(idle, "queue", ())):
-                        connection.disconnect()
+
+def disconnect_idle(client: Any) -> None:
+    """Close the idle connections of ``client``. ``close()`` of redis-py also closes those that another thread uses."""
+    pool = getattr(client, "connection_pool", None)
+    if pool is not None:
+        try:
+            pool.disconnect(inuse_connections=False)
+        except TypeError:  # BlockingConnectionPool before redis-py 7 closes those in use, too, or none
+            idle = getattr(pool, "pool", None)
+            with getattr(idle, "mutex", nullcontext()):  # no other thread takes one meanwhile
+                for connection in filter(None, getattr(idle, "queue", ())):
+                    connection.disconnect()
 
 
 def _call_of(driver: str, hits: tuple[Hit, ...]) -> tuple[Script, list[bytes]]:

@@ -5,6 +5,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from uuid import uuid4
 
@@ -14,6 +15,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from flask_multilimit.engine import RedisStorage, Rule, StorageError, hits_for
+from flask_multilimit.engine.storage.cluster.servers import NodesOfUri
 from flask_multilimit.engine.storage.redis import wire as wire_module
 from flask_multilimit.engine.storage.redis.connections import Deadline
 from flask_multilimit.engine.storage.redis.failures import FAILURES
@@ -498,3 +500,41 @@ def test_wire_without_hiredis_waits_for_each_answer(
     send(wire, b"ZREM", b"sent", b"x", lost=lost)
     assert ask(wire, b"ECHO", b"mine") == b"mine"
     assert [error.key_specific for error in lost] == [True]
+
+
+def of_uri(server: Server) -> tuple[Callable[..., Any], Callable[[], None]]:
+    storage = RedisStorage.from_url(server.url, timeout=60)
+    return storage.ask, storage.close
+
+
+def through_the_client(server: Server) -> tuple[Callable[..., Any], Callable[[], None]]:
+    storage = RedisStorage.from_url(server.url, timeout=60)
+    return storage.client.execute_command, storage.close
+
+
+def of_a_cluster(server: Server) -> tuple[Callable[..., Any], Callable[[], None]]:
+    nodes = NodesOfUri("redis+cluster://127.0.0.1", timeout=60)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nodes, "_url_of", lambda _: server.url)
+        return RedisStorage(nodes.client_at(("", 0)), deadline=nodes.deadline).ask, nodes.close
+
+
+@pytest.mark.parametrize("storage", [of_uri, through_the_client, of_a_cluster])
+def test_close_leaves_the_connection_of_a_question_under_way_open(
+    server: Server,
+    redis_client: redis.Redis,
+    storage: Callable[[Server], tuple[Callable[..., Any], Callable[[], None]]],
+) -> None:
+    ask, close = storage(server)
+    before = {each["id"] for each in redis_client.client_list()}
+
+    with ThreadPoolExecutor() as pool:
+        answer = pool.submit(ask, b"BLPOP", b"late", b"60")
+        until(lambda: redis_client.info("clients")["blocked_clients"])
+        close()
+        redis_client.rpush("late", "x")
+
+        assert answer.result() == [b"late", b"x"]
+    del ask, answer, pool
+    close()
+    until(lambda: {each["id"] for each in redis_client.client_list()} <= before)
