@@ -30,7 +30,16 @@ from ..signals import limit_event, limits_checked, notify, request_denied, reque
 from .applier import ControlApplier
 from .audience import AppAudience, check_and_report, key_of, report, report_bans, send_signals
 from .headers import cache_fields, describe, own_copy, unshared
-from .refusal import AccessDenied, RateLimitExceeded, Refusals, StorageUnavailable, answer_refusals, processed
+from .refusal import (
+    DENIAL_STATUSES,
+    AccessDenied,
+    RateLimitExceeded,
+    Refusals,
+    StorageUnavailable,
+    answer_refusals,
+    processed,
+    tear_down_quietly,
+)
 from .settle import Settlement, require_response
 from .startup import Startup, validate_when_app_runs, validate_when_flask_run_has_loaded
 from .state import NO_PLAN, NOT_ASKED, Access, AppState, Record, Records, replace_method
@@ -116,7 +125,8 @@ class AppGate(AppState):
             if record is not None and (record.decisions or record.refused):
                 if record.open_charges:
                     response = self.settlement.at_response(response, record)
-                return describe(response, record, self.settings, self._secret, own=own)
+                response = describe(response, record, self.settings, self._secret, own=own)
+                record.denial = response if record.refused and response.status_code in DENIAL_STATUSES else None
             return response
 
         def handle_exception(_: Flask, *arguments: Any) -> Any:
@@ -368,6 +378,7 @@ class AccessCheck:
         if not lists.allows_subjects:
             listed = lists.of_address(request.remote_addr or "")
             if listed is not None and listed.action == "deny":
+                tear_down_quietly(self._in_force.app)
                 self._deny(listed)
 
     def allows(self, record: Record | None, *, ended: bool = False) -> bool:

@@ -12,6 +12,7 @@ from functools import lru_cache
 from types import NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, cast
 from uuid import uuid4
+from weakref import ref
 
 from flask import Flask
 from markupsafe import escape
@@ -30,6 +31,7 @@ from ..engine.text import LONGEST_PREFERENCE
 from ..plan.hits import AppliedLimits
 from ..signals import log_once_a_minute
 from .headers import CONCURRENT_REQUESTS, headers_of
+from .slots import current_context
 from .state import Record, Records, replace_method
 
 if TYPE_CHECKING:
@@ -439,7 +441,6 @@ def answer_refusals(app: Flask) -> None:
     an error handler with a server error."""
     replace_method(app, "handle_user_exception", _wrap_handling(app.handle_user_exception))
     replace_method(app, "handle_exception", _wrap_last_handling(app.handle_exception))
-    replace_method(app, "do_teardown_request", _wrap_teardown(app.do_teardown_request))
 
 
 def _wrap_handling(handle: Callable[..., Any]) -> Callable[..., Any]:
@@ -464,6 +465,9 @@ def _wrap_handling(handle: Callable[..., Any]) -> Callable[..., Any]:
     return handle_user_exception
 
 
+DENIAL_STATUSES = frozenset({403, 429})
+
+
 def processed(app: Flask, process: Callable[..., Any], arguments: tuple[Any, ...], record: Record | None) -> Any:
     """The response after ``after_request`` functions. One may need what ``before_request`` functions do, and a denied
     address is refused before these."""
@@ -471,25 +475,25 @@ def processed(app: Flask, process: Callable[..., Any], arguments: tuple[Any, ...
         return process(*arguments)
     except Exception as error:
         response = arguments[-1]
-        if record is None or not record.refused or response.status_code not in {403, 429}:
+        if record is None or not record.refused or response.status_code not in DENIAL_STATUSES:
             raise
         log_once_a_minute(app, error, "an after_request function failed; the client gets the refusal without it")
         return response
 
 
-def _wrap_teardown(tear_down: Callable[..., Any]) -> Callable[..., Any]:
-    """As :func:`processed`, for ``teardown_request`` functions: an exception of one would reach the WSGI server."""
+def tear_down_quietly(app: Flask) -> None:
+    """As :func:`processed`, for functions that tear down the current request and its app context: an exception of one
+    would reach the WSGI server. Only this context is changed, so other requests do not wait."""
+    context: Any = current_context()
+    kept: Callable[[], Any] = ref(context)  # itself would be a reference cycle
 
-    def do_teardown_request(app: Flask, *arguments: Any, **options: Any) -> None:
+    def pop(*arguments: Any) -> None:
         try:
-            tear_down(*arguments, **options)
+            type(kept()).pop(kept(), *arguments)
         except Exception as error:
-            record = Records(app).current()
-            if record is None or not record.refused:
-                raise
-            log_once_a_minute(app, error, "a teardown_request function failed after a refusal")
+            log_once_a_minute(app, error, "a teardown function failed after a refusal")
 
-    return do_teardown_request
+    context.pop = pop
 
 
 def _answer_to(handle: Callable[..., Any], context: list[Any], refusal: Exception) -> Any:
@@ -507,6 +511,10 @@ def _wrap_last_handling(handle: Callable[..., Any]) -> Callable[..., Any]:
 
     def handle_exception(app: Any, *arguments: Any) -> Any:
         *context, error = arguments  # Flask 3.2 passes its context, too
+        record = Records(app).current()
+        if record is not None and record.denial is not None:
+            log_once_a_minute(app, error, "a receiver of request_finished failed after a refusal")
+            return record.denial
         try:
             return handle(*arguments)
         except _REFUSALS as refusal:

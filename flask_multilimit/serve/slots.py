@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIEnvironment
     from flask.ctx import RequestContext
 
-_current_context: Callable[[], RequestContext] = request_ctx._get_current_object  # type: ignore[attr-defined]
+current_context: Callable[[], RequestContext] = request_ctx._get_current_object  # type: ignore[attr-defined]
 _SLOTS = "multilimit_slots"
 """The attribute of a request context with the holder of its slots. All copies of the context share the request."""
 
@@ -51,7 +51,7 @@ class RequestHolder(Holder):
 def holder_of_request() -> Holder | None:
     """The holder of slots until the current request ends; ``None`` outside of one."""
     try:
-        context = _current_context()
+        context = current_context()
     except RuntimeError:
         return None
     attributes = context.__dict__
@@ -94,7 +94,7 @@ def _at_response(sender: Flask, response: Response, **_: Any) -> None:
 
 
 def _current_slots() -> RequestHolder | None:
-    found: RequestHolder | None = _current_context().__dict__.get(_SLOTS)
+    found: RequestHolder | None = current_context().__dict__.get(_SLOTS)
     return found
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from types import MethodType
 from typing import TYPE_CHECKING, Any, Literal
 
-from flask import Flask, Request, g
+from flask import Flask, Request, Response, g
 from werkzeug.local import LocalProxy
 
 from ..declare.advice import Bill, app_in_force, gate_of_app
@@ -58,7 +58,7 @@ MOST_DECISIONS = 100
 class Record(Bill):
     """What is known about one request."""
 
-    __slots__ = ("access", "admitted", "answered", "checked", "decisions", "plan", "refusal", "refused")
+    __slots__ = ("access", "admitted", "answered", "checked", "decisions", "denial", "plan", "refusal", "refused")
 
     def __init__(self, plan: Plan) -> None:
         self.open_charges: tuple[tuple[Decision, Sequence[Any]], ...] = ()  # instead of a call of Bill.__init__
@@ -79,6 +79,8 @@ class Record(Bill):
         self.refused: float = 0
         """For how many seconds it was refused without a decision: by a list (infinite: no end is known), or because the
         storage did not answer."""
+        self.denial: Response | None = None
+        """The response that says so, after ``after_request`` functions."""
 
     def add(self, decision: Decision) -> None:
         self.decisions.append(decision)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from flask import Flask, Response, after_this_request, g, request
+from flask import Flask, Response, after_this_request, g, request, request_finished
 from werkzeug.exceptions import HTTPException
 from werkzeug.test import create_environ
 
@@ -296,19 +296,23 @@ def test_denied_address_is_refused_before_functions_of_the_app_run(app: Flask) -
     assert loaded == ["203.0.113.8"]
 
 
-@pytest.mark.parametrize("hook", ["an error handler", "an after_request function", "a teardown_request function"])
+@pytest.mark.parametrize(
+    ("hook", "register"),
+    [
+        ("an error handler", lambda app, use: app.register_error_handler(HTTPException, use)),
+        ("an after_request function", Flask.after_request),
+        ("a receiver of request_finished", lambda app, use: request_finished.connect(use, app, weak=False)),
+        ("a teardown function", Flask.teardown_request),
+        ("a teardown function", Flask.teardown_appcontext),
+    ],
+)
 def test_denied_address_is_refused_although_the_app_needs_functions_that_did_not_run(
-    app: Flask, caplog: pytest.LogCaptureFixture, hook: str
+    app: Flask, caplog: pytest.LogCaptureFixture, hook: str, register: Callable[[Flask, Callable[..., Any]], object]
 ) -> None:
     MultiLimit(app, deny=["203.0.113.7"])
     app.add_url_rule("/", "show", view())
     app.before_request(lambda: setattr(g, "request_id", "17"))
-    if hook == "an error handler":
-        app.register_error_handler(HTTPException, lambda error: ({"id": g.request_id}, error.code))
-    elif hook == "an after_request function":
-        app.after_request(lambda response: response if g.request_id else None)
-    else:
-        app.teardown_request(lambda _: g.request_id)
+    register(app, lambda given, **_: given if g.request_id else None)
 
     denied = [ask(app, environ_base={"REMOTE_ADDR": "203.0.113.7"}) for _ in range(2)]
 
