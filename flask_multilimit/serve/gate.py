@@ -118,7 +118,7 @@ class AppGate(AppState):
                 answer = own_copy(answer)  # so that it keeps no field of after_request functions
             answer = unshared(answer, passed_on=not is_refusal)
             arguments = (*arguments[:-1], answer)  # before these functions, which may add fields, too
-            response: Response = processed(self.app, process, arguments, record)
+            response: Response = processed(self.app, process, arguments, record, self.settlement)
             if response is not arguments[-1]:
                 response = unshared(response)
             record = record or self._records.current()
@@ -142,7 +142,7 @@ class AppGate(AppState):
         replace_method(self.app, "preprocess_request", preprocess_request)
         replace_method(self.app, "handle_exception", handle_exception)
         self._surround_dispatch()
-        answer_refusals(self.app)
+        answer_refusals(self.app, self.settlement)
 
     def _surround_dispatch(self) -> None:
         """Check requests that end above the decorators of their view. At the first request, too, if another extension

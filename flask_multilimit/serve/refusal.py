@@ -37,6 +37,7 @@ from .state import Record, Records, replace_method
 if TYPE_CHECKING:
     from ..config import Settings
     from .access import Listed
+    from .settle import Settlement
 
 
 class Messages(NamedTuple):
@@ -436,14 +437,14 @@ def _has_handler(app: Flask, error: Exception) -> bool:
 _REFUSALS = (RateLimitExceeded, AccessDenied, StorageUnavailable)
 
 
-def answer_refusals(app: Flask) -> None:
+def answer_refusals(app: Flask, settlement: Settlement) -> None:
     """Answer a refusal in an error handler of ``app`` like one in a view. Flask alone would answer every exception of
     an error handler with a server error."""
-    replace_method(app, "handle_user_exception", _wrap_handling(app.handle_user_exception))
+    replace_method(app, "handle_user_exception", _wrap_handling(app.handle_user_exception, settlement))
     replace_method(app, "handle_exception", _wrap_last_handling(app.handle_exception))
 
 
-def _wrap_handling(handle: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_handling(handle: Callable[..., Any], settlement: Settlement) -> Callable[..., Any]:
     def handle_user_exception(app: Flask, *arguments: Any) -> Any:
         try:
             answer = handle(*arguments)
@@ -457,6 +458,9 @@ def _wrap_handling(handle: Callable[..., Any]) -> Callable[..., Any]:
             if not isinstance(answer, AccessDenied):
                 raise
             log_once_a_minute(app, failure, "an error handler failed; the client gets the default refusal")
+        except BaseException:  # such as gevent.Timeout: the server gets no response
+            settlement.without_response(Records(app).current())
+            raise
         if type(answer) is RateLimitExceeded:  # Flask would run it as a WSGI application, which takes longer
             answer.with_traceback(None)  # its frames refer to the exception: each refusal would leave a reference cycle
             return answer.answer(current_request().environ, app.response_class)
@@ -468,7 +472,9 @@ def _wrap_handling(handle: Callable[..., Any]) -> Callable[..., Any]:
 DENIAL_STATUSES = frozenset({403, 429})
 
 
-def processed(app: Flask, process: Callable[..., Any], arguments: tuple[Any, ...], record: Record | None) -> Any:
+def processed(
+    app: Flask, process: Callable[..., Any], arguments: tuple[Any, ...], record: Record | None, settlement: Settlement
+) -> Any:
     """The response after ``after_request`` functions. One may need what ``before_request`` functions do, and a denied
     address is refused before these."""
     try:
@@ -479,6 +485,9 @@ def processed(app: Flask, process: Callable[..., Any], arguments: tuple[Any, ...
             raise
         log_once_a_minute(app, error, "an after_request function failed; the client gets the refusal without it")
         return response
+    except BaseException:
+        settlement.without_response(record)
+        raise
 
 
 def tear_down_quietly(app: Flask) -> None:

@@ -218,6 +218,22 @@ def test_request_that_after_request_functions_end_is_charged_what_its_view_said(
     assert left(app) == 997
 
 
+@pytest.mark.parametrize("place", [Flask.after_request, lambda app, end: app.register_error_handler(404, end)])
+def test_request_without_a_response_is_charged_what_its_view_said(app: Flask, place: Callable[..., object]) -> None:
+    """As after ``gevent.Timeout``."""
+
+    def view() -> str:
+        settle(300)
+        abort(404)
+
+    place(app, raising(SystemExit))
+
+    with pytest.raises(SystemExit):
+        serve(app, view, settle=True)()
+
+    assert left(app) == 700
+
+
 def streaming(settled: list[int]) -> Callable[[], Response]:
     """A view that streams a character after each ``settle``."""
 
