@@ -28,6 +28,24 @@ from support.servers import Binary, Server
 LIMITER = rate_limiter(type=IP, rules="5/minute")
 
 
+def test_limit_of_a_blueprint_without_routes_applies_to_nothing(app: Flask) -> None:
+    around, inside, empty, unlimited = (
+        Blueprint(name, __name__) for name in ("around", "inside", "empty", "unlimited")
+    )
+    inside.add_url_rule("/", "show", view())
+    for blueprint in (around, empty):
+        LIMITER(blueprint)
+    for blueprint in (inside, empty):
+        around.register_blueprint(blueprint)
+    for blueprint in (around, unlimited):
+        app.register_blueprint(blueprint)
+    MultiLimit(app)
+
+    texts = [found.text for found in examine(gate_of(app)) if found.name == "names"]
+
+    assert texts == ['A limit applies to nothing. The blueprint "around.empty" has no routes.']
+
+
 class Kept:
     """Has a method that is the view and calls the kept function."""
 
