@@ -137,9 +137,8 @@ class Keeper:
             storage.release(held.slots, held)
         except StorageError as error:
             held(error)
-        except BaseException as error:
-            if not isinstance(error, Exception):  # such as gevent.Timeout: nothing else would release them
-                self._release_later(held, held.slots)
+        except BaseException:  # such as gevent.Timeout, or of a signal handler: nothing else would release them
+            self._release_later(held, held.slots)
             raise
         else:
             if id(storage) not in self._unconfirmed:
