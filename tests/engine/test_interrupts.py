@@ -155,6 +155,19 @@ def test_interrupted_client_object_gives_nobody_the_standing_of_another(server: 
     limiter.close()
 
 
+def test_connection_whose_greeting_was_interrupted_is_not_kept_for_another_question(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = server.client(client_name="greeted")
+    monkeypatch.setattr(client.connection_pool.connection_class, "read_response", Mock(side_effect=KeyboardInterrupt))
+
+    with pytest.raises(KeyboardInterrupt):
+        Limiter(client).check(hits_for("5/minute", scope="api"))
+
+    (connection,) = client.connection_pool._available_connections
+    assert connection._sock is None, "the answer to CLIENT SETNAME may come later"
+
+
 def test_interrupted_client_keeps_no_idle_connection_in_a_blocking_pool_of_older_redis_py(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

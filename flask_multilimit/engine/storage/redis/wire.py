@@ -199,6 +199,10 @@ class Wire:
                 connection = self._pool.get_connection("EVALSHA") if _ASKS_FOR_COMMAND else self._pool.get_connection()
             except RedisConnectionError as error:
                 self._wait_for_another(error)
+            except BaseException as error:
+                if not isinstance(error, RedisError):  # interrupted: the pool may keep it, with unread replies
+                    self._pool.disconnect(inuse_connections=False)
+                raise
             else:
                 try:
                     line = _line_of(connection, self._deadline, self._explain)
