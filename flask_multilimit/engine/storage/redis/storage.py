@@ -110,7 +110,7 @@ class RedisStorage:
                 if is_well_formed(answer, len(hits)):
                     return decision_of(new, hits, answer, "storage")
                 if not self._is_outside(hits, answer):
-                    raise _malformed(hits, answer)
+                    raise self._malformed(hits, answer)
             self._deadline.start(started)
             return self._ask(CHECK, hits, new)
         except (*FAILURES, StorageError) as error:
@@ -129,7 +129,7 @@ class RedisStorage:
         """As :meth:`peek`, for the part of the check ``check_id`` in one hash slot, when another part refuses. A
         refusal here is a strike, too."""
         self._deadline.start()
-        return _decision(PEEK_ID, hits, self._run("check", hits, b"refused", check_id.bytes))
+        return self._decision(PEEK_ID, hits, self._run("check", hits, b"refused", check_id.bytes))
 
     def check_many(self, many: Sequence[tuple[Hit, ...]], ids: Sequence[UUID] | None = None) -> list[Decision]:
         self._deadline.start()
@@ -146,7 +146,7 @@ class RedisStorage:
         try:
             replies = self._command(self.ask_each, checks) if many else []
             return [
-                self._ask(mode, hits, id_) if self._is_outside(hits, reply) else _decision(id_, hits, reply)
+                self._ask(mode, hits, id_) if self._is_outside(hits, reply) else self._decision(id_, hits, reply)
                 for id_, hits, reply in zip(id_of_each, many, replies, strict=True)
             ]
         except StorageError as failure:
@@ -278,7 +278,7 @@ class RedisStorage:
         return self._ask(b"repeat", hits, check_id)
 
     def _ask(self, mode: bytes, hits: tuple[Hit, ...], check_id: bytes) -> Decision:
-        return _decision(check_id, hits, self._run("check", hits, mode, check_id))
+        return self._decision(check_id, hits, self._run("check", hits, mode, check_id))
 
     def _load(self, hits: tuple[Hit, ...], check_id: bytes) -> Decision:
         """Check ``hits`` with the text of their script."""
@@ -286,7 +286,7 @@ class RedisStorage:
         answer = self.ask(b"EVAL", script.text.encode(), *arguments, check_id, *more, *self._boundaries(hits))
         if self._is_outside(hits, answer):
             return self._ask(CHECK, hits, check_id)
-        return _decision(check_id, hits, answer)
+        return self._decision(check_id, hits, answer)
 
     def _run(self, driver: str, hits: tuple[Hit, ...], mode: bytes, check_id: bytes, *more: int) -> Any:
         answer = self._evaluate(*self._call_of(driver, hits, mode, check_id, *more))
@@ -330,6 +330,15 @@ class RedisStorage:
         numbers = [b"%d" % number for number in more]
         return script, [*arguments, check_id, mode, now, *numbers, *self._boundaries(hits)]
 
+    def _decision(self, check_id: bytes, hits: tuple[Hit, ...], answer: Any) -> Decision:
+        if not is_well_formed(answer, len(hits)):
+            raise self._malformed(hits, answer)
+        return decision_of(check_id, hits, answer, "storage")
+
+    def _malformed(self, hits: tuple[Hit, ...], reply: Any) -> StorageError:
+        self._leave_server()  # if its answers are one behind, the next would be that to another check
+        return StorageError(f"the reply to a check of {len(hits)} hits has the wrong shape: {reply!r:.80}")
+
     # Calendars: a check carries the boundaries around the server's time, as far as this process knows it
 
     def _boundaries(self, hits: tuple[Hit, ...]) -> list[bytes]:
@@ -346,7 +355,7 @@ class RedisStorage:
         if type(answer) is not list or len(answer) != 1 or not calendars_of(hits):
             return False
         if type(answer[0]) is not int:
-            raise _malformed(hits, answer)
+            raise self._malformed(hits, answer)
         if not 0 <= answer[0] <= LATEST:
             raise StorageError(f"the server's clock shows {answer[0]} microseconds since 1970; set it")
         self._ahead = answer[0] - time_ns() // 1000
@@ -452,16 +461,6 @@ def _prepared(hits: tuple[Hit, ...]) -> _Prepared:
 def _release_parts(key: str, cost: int) -> list[bytes]:
     """The packed command, split where the id goes."""
     return command_of(*concurrency.release_command(key.encode(), cost, _ANY_ID)).split(_ANY_ID)
-
-
-def _decision(check_id: bytes, hits: tuple[Hit, ...], answer: Any) -> Decision:
-    if not is_well_formed(answer, len(hits)):
-        raise _malformed(hits, answer)
-    return decision_of(check_id, hits, answer, "storage")
-
-
-def _malformed(hits: tuple[Hit, ...], reply: Any) -> StorageError:
-    return StorageError(f"the reply to a check of {len(hits)} hits has the wrong shape: {reply!r:.80}")
 
 
 def remembers_ids(hits: tuple[Hit, ...]) -> bool:

@@ -390,6 +390,19 @@ def test_remedy_says_whether_a_password_is_missing_or_wrong(text: str, remedy: s
     assert storage_error(redis.AuthenticationError(text)).remedy.startswith(remedy)
 
 
+def test_answer_that_follows_a_malformed_one_is_not_taken_for_that_to_the_next_check() -> None:
+    answers = iter(
+        [b"+OK\r\n*6\r\n:1\r\n:1\r\n:0\r\n:3\r\n:0\r\n:0\r\n", b"*6\r\n:2\r\n:1\r\n:0\r\n:4\r\n:0\r\n:0\r\n"]
+    )
+    with Liar(lambda sent: [b"+OK\r\n" * sent.count(b"CLIENT") or next(answers)]) as liar:
+        limiter = bare(liar.url, timeout=10)
+        with pytest.raises(StorageError, match="wrong shape: b'OK'"):
+            limiter.check(hits("5/minute", subject="ann"))
+
+        assert limiter.check(hits("5/minute", subject="bo")).remaining == 4
+        limiter.close()
+
+
 def test_subject_that_the_server_quotes_does_not_choose_the_code() -> None:
     """If it did, a client called READONLY could make the storage close its connections."""
     quoting = "unknown command 'EVALSHA', with args beginning with: '1f2e' '1' 'rate_limit:{x}:user:READONLY'"
