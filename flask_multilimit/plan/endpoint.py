@@ -232,9 +232,7 @@ class Plan:
         """The limiters that apply to the current request, or as ``about`` says. Each type is resolved once."""
         if not self.is_steady:
             return self._apply(resolve, about)
-        types = self._types
-        # Nearly always there is one type, and making a list of it would take longer than resolving it.
-        subjects = (resolve(*types[0]),) if len(types) == 1 else tuple([resolve(*each) for each in types])
+        subjects = tuple([resolve(*each) for each in self._types])
         for subject in subjects:
             if subject is not None and len(subject.value) > LONGEST_REMEMBERED:
                 return self.apply_to(subjects)

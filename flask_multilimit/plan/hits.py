@@ -96,8 +96,6 @@ class AppliedLimits:
     """Whether any of them may let a request sleep."""
     holds_slots: bool
     """Whether it takes slots, which must be released."""
-    may_give_back: bool
-    """Whether some of what it charges may be given back: because of the response, or by a release."""
     has_answers: bool
     """Whether any of them has a message or a reaction of its own, or a reserve."""
     has_bans: bool
@@ -122,7 +120,6 @@ class AppliedLimits:
         self.may_wait = any(each.declaration.wait for each in limiters)
         settles = any(each.declaration.settles_charges for each in limiters)
         self.settling = tuple(_settleable(limiters)) if settles else ()
-        self.may_give_back = self.holds_slots or bool(self.settling)
         answers = [(each.message, each.on_rejected, each.reserve) for each, *_ in limiters]
         self.has_answers = any(answer is not None for of_one in answers for answer in of_one)
 

@@ -298,7 +298,7 @@ class AppGate(AppState):
         if record is None:
             record = self._records.current() or self._records.make()
         record.add(decision)
-        if applied.may_give_back and decision.allowed:
+        if (applied.settling or applied.holds_slots) and decision.allowed:
             self.settlement.keep(decision, applied, record)
         if limits_checked.receivers or shadow_rejected.receivers or request_rejected.receivers:
             send_signals(self.app, decision, scope, applied)
