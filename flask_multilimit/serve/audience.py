@@ -15,7 +15,7 @@ from ..engine.errors import brief
 from ..engine.storage import HoldsUnits, KeepsTallies, layers_of
 from ..engine.text import SafeLogger
 from ..engine.threads import NEVER, Beat
-from ..observe.events import Attached, ByList, ControlState, Counted, Observer, Outcome, event_of, outcome_of
+from ..observe.events import Attached, ByList, ControlState, Counted, Event, Observer, Outcome, outcome_of
 from ..observe.traffic.counts import short
 from ..observe.traffic.flushing import EverySecond, Outbox, Traffic
 from ..observe.traffic.log import RefusalLog
@@ -111,7 +111,7 @@ class AppAudience:
         if self.traffic is not None:
             self.traffic.count(endpoint, outcome, decided_by, decision, applied)
         if self.observers or limit_event.receivers:
-            event = event_of((endpoint, outcome, decided_by, decision, seconds, waited, applied, error))
+            event = Event(endpoint, outcome, decided_by, decision, seconds, waited, applied, error)
             for observer in self.observers:
                 try:
                     observer(event)

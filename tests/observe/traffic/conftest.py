@@ -9,7 +9,7 @@ import pytest
 from flask_multilimit.engine import Hit, Limiter, MemoryStorage, StorageError, hits_for
 from flask_multilimit.engine.storage import KeepsTallies, Tallies, Tally
 from flask_multilimit.engine.storage.tallies import TalliesInMemory
-from flask_multilimit.observe.events import event_of, outcome_of
+from flask_multilimit.observe.events import outcome_of
 from flask_multilimit.observe.traffic import Counts, TrafficReader
 from flask_multilimit.observe.traffic.flushing import Outbox
 from flask_multilimit.signals import Event
@@ -29,7 +29,7 @@ class Limiting:
         hits = hits_for(rules, scope=endpoint, subject=f"ip:{subject}", shadow=shadow)
         decision = self._limiter.check(hits)
         applied = [Asked(("ip", subject), hits)]
-        return event_of((endpoint, outcome_of(decision, 0.0), decision.decided_by, decision, 0.001, 0.0, applied, None))
+        return Event(endpoint, outcome_of(decision, 0.0), decision.decided_by, decision, 0.001, 0.0, applied, None)
 
 
 class Asked:
