@@ -134,8 +134,7 @@ class Settlement:
                     real = self._units_of(declaration, response, bill)
                     if real is not None:
                         units.update([(hit.key, real) for hit in hits if not hit.rule.holds_slots])
-                        if real:
-                            self._warn_if_capped(declaration, hits, real)
+                        self._warn_if_capped(declaration, hits, real)
             if units and waits:
                 self._settle_each(decision, units, record)
             elif units:
