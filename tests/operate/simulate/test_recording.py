@@ -212,6 +212,16 @@ def test_stream_is_recorded_when_settled_and_delays_no_other_request(app: Flask,
     ]
 
 
+def test_stream_of_an_app_without_slots_is_recorded_when_it_ends(app: Flask, recorder: Recorder) -> None:
+    app.add_url_rule("/words", "words", rate_limiter("9/minute")(lambda: Response(iter(["x", "y"]))))
+    stream = app.test_client().get("/words")
+    assert entries(recorder) == []
+
+    stream.close()
+
+    assert [each["e"] for each in entries(recorder)] == ["words"]
+
+
 def test_close_writes_requests_that_are_not_settled_yet(app: Flask, recorder: Recorder) -> None:
     settling(app)
     stream = app.test_client().get("/chat?stream")
