@@ -26,6 +26,7 @@ from support.sentinel import SERVICE, SentinelServer
 from support.servers import Binary, Server
 
 LIMITER = rate_limiter(type=IP, rules="5/minute")
+WARN = {"MULTILIMIT_UNKNOWN_NAMES": "warn"}
 
 
 def test_limit_of_a_blueprint_without_routes_applies_to_nothing(app: Flask) -> None:
@@ -252,6 +253,9 @@ def on_server(server: Server, redis_client: redis.Redis, shop: Callable[..., Sho
         ({}, {}, "addresses", "hint", "There are IP limits, but no ProxyFix"),
         ({"DYNO": "web.1"}, {}, "addresses", "warning", "DYNO (Heroku) is set"),
         ({}, {"MULTILIMIT_ENABLED": False}, "enabled", "warning", "nothing is limited"),
+        ({}, {"MULTILIMIT_LIMITS": {"none": "5/minute"}, **WARN}, "names", "warning", "A limit applies to nothing"),
+        ({}, {}, "users", "ok", "Clients without a login count by address"),
+        ({}, {"MULTILIMIT_ANONYMOUS_USER": "shared"}, "users", "ok", "count together, in one quota"),
     ],
 )
 def test_settings_and_environment_are_examined(
@@ -319,10 +323,11 @@ def test_remedy_for_a_change_that_does_not_fit_minds_other_releases(on_server: S
     assert found.remedy == "Unless workers of another release need it: flask multilimit unset 11111111"
 
 
-def test_forced_entry_that_exempts_everybody_is_named(on_server: Shop) -> None:
+@pytest.mark.parametrize(("kind", "effect"), [("allow", "exempt from all limits"), ("deny", "refused")])
+def test_forced_entry_about_everybody_is_named(on_server: Shop, kind: str, effect: str) -> None:
     with on_server.app.app_context():
-        entry = on_server.control.allow("0.0.0.0/0", lasting=True, force=True)
-    assert f"0.0.0.0/0 (allow {entry.id})" in on_server.finding("lists").text
+        entry = getattr(on_server.control, kind)("0.0.0.0/0", lasting=True, force=True)
+    assert f"or more, are {effect}: 0.0.0.0/0 ({kind} {entry.id})" in on_server.finding("lists").text
 
 
 @pytest.mark.parametrize(
@@ -556,3 +561,20 @@ def test_setting_is_not_known_if_the_connection_breaks_while_it_is_asked_for(
 
     assert "lazyfree-lazy-expire is not known" in found["lazy freeing"]
     assert found["persistence"].startswith("Unknown")
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        (["--lazyfree-lazy-expire", "yes"], {"lazy freeing": "ok", "persistence": "hint"}),
+        (["--lazyfree-lazy-expire", "no", "--save", "60 1"], {"lazy freeing": "hint", "persistence": "ok"}),
+    ],
+)
+def test_settings_of_the_server_are_judged(server: Server, options: list[str], found: dict[str, Level]) -> None:
+    app = Flask("shop")
+    with Server(server.binary, options=options) as other:
+        MultiLimit(app, storage=other.url, application_limits=Rule(time=60, count=20_000))
+        with app.app_context():
+            levels = {each.name: each.level for each in examine(gate_of(app))}
+
+    assert {name: levels[name] for name in found} == found

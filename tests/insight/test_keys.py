@@ -107,3 +107,18 @@ def test_probes_of_the_storage_are_not_listed(server: Server, redis_client: redi
 
     assert len(probes_like(hits)) == 2
     assert [each.key for each in stored_keys(gate_of(app), ["rate_limit:"])] == [each.key for each in hits]
+
+
+def test_quota_of_a_key_is_all_that_a_bucket_holds(server: Server, redis_client: redis.Redis) -> None:
+    del redis_client  # which empties the server
+    app = Flask("shop")
+    app.config["MULTILIMIT_STORAGE_URI"] = server.url
+    MultiLimit(app, application_limits=Rule(60, 5, algorithm="token_bucket", burst=20))
+    app.add_url_rule("/", "show", lambda: "ok")
+    app.test_client().get("/")
+    gate = gate_of(app)
+
+    (found,) = keys(gate, stored_keys(gate, ["rate_limit:"]))
+
+    assert (found.used, found.quota) == (1, 20)
+    gate.limiter.close()
