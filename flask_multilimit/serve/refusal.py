@@ -461,8 +461,9 @@ def _wrap_handling(handle: Callable[..., Any], settlement: Settlement) -> Callab
         except BaseException:  # such as gevent.Timeout: the server gets no response
             settlement.without_response(Records(app).current())
             raise
-        if type(answer) is RateLimitExceeded:  # Flask would run it as a WSGI application, which takes longer
+        if isinstance(answer, _REFUSALS):
             answer.with_traceback(None)  # its frames refer to the exception: each refusal would leave a reference cycle
+        if type(answer) is RateLimitExceeded:  # Flask would run it as a WSGI application, which takes longer
             return answer.answer(current_request().environ, app.response_class)
         return answer
 

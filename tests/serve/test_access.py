@@ -1,7 +1,9 @@
 """Allowed clients have no limits; denied clients are refused before any limit is checked."""
 
+import gc
 from collections.abc import Callable
 from typing import Any
+from weakref import ref
 
 import pytest
 from flask import Flask, Response, after_this_request, g, request, request_finished
@@ -19,6 +21,7 @@ from flask_multilimit import (
     rate_limiter,
 )
 from flask_multilimit.engine import hits_for
+from flask_multilimit.serve.slots import current_context
 from flask_multilimit.signals import request_denied
 from support.asking import ask, made_public, view
 from support.doubles import RecordingStorage
@@ -321,6 +324,20 @@ def test_denied_address_is_refused_although_the_app_needs_functions_that_did_not
     assert denied[0].headers["Cache-Control"] == "no-store"
     assert [each.message.partition(" failed")[0] for each in caplog.records] == [f"Rate limits: {hook}"]
     assert status_for(app, "203.0.113.8") == 200
+
+
+def test_denied_request_leaves_nothing_to_the_garbage_collector(app: Flask) -> None:
+    MultiLimit(app, deny=["203.0.113.7"])
+    app.add_url_rule("/", "show", view())
+    kept: list[ref[Any]] = []
+    request_denied.connect(lambda *_, **__: kept.append(ref(current_context())), app, weak=False)
+
+    gc.disable()
+    try:
+        ask(app, environ_base={"REMOTE_ADDR": "203.0.113.7"})
+        assert kept[0]() is None
+    finally:
+        gc.enable()
 
 
 def test_denied_address_passes_when_limits_are_disabled(app: Flask) -> None:
