@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from flask import Flask, request
 
-from control.conftest import Shop
+from control.conftest import Shop, SkewedStore, shop_on
 from flask_multilimit import (
     IP,
     USER,
@@ -29,6 +29,7 @@ from flask_multilimit.plan.overrides import MOST_UNFIT
 from flask_multilimit.serve.gate import gate_of
 from flask_multilimit.usage import Usage
 from support.asking import ask, policy, statuses, view
+from support.waiting import until
 
 
 def overridden(
@@ -102,6 +103,22 @@ def test_override_off_stops_refusals_at_matching_endpoints(shop: Shop, endpoint:
     shop.control.override(endpoint, off=True, lasting=True, force=True)
     assert shop.statuses(3, **USER_42) == [200, 200, 200]
     assert shop.statuses(3) == [200, 200, 200 if everywhere else 429]
+
+
+def test_override_ends_although_nobody_makes_another_change() -> None:
+    shop, store = shop_on("memory://"), SkewedStore()
+    follower = shop.follower
+    follower.store = store
+    shop.control.override("*", off=True, for_="15m", force=True)
+    assert shop.statuses(3) == [200, 200, 200]
+
+    store.ahead = 3600
+
+    def is_limited() -> bool:
+        follower.look()
+        return 429 in shop.statuses(3)
+
+    until(is_limited)
 
 
 def test_override_of_the_smallest_network_decides(shop: Shop) -> None:
