@@ -41,3 +41,18 @@ def test_request_without_observers_makes_no_observing_calls(count: int) -> None:
     calls = calls_of(app_with(count, MULTILIMIT_TRAFFIC=False), requests=3)
     assert not [name for name in calls if name.startswith("observe/") or name == "perf_counter"]
     assert not [name for name in calls if name.startswith("serve/audience.py")]
+
+
+def test_traffic_costs_two_calls_for_each_request() -> None:
+    off = calls_of(app_with(1000, MULTILIMIT_TRAFFIC=False), requests=3)
+    on = calls_of(app_with(1000), requests=3)
+
+    more = on - off
+    less = off - on
+    assert not less
+    assert more == Counter(
+        {
+            "serve/audience.py:check_and_report": 1,
+            "observe/traffic/counting.py:count_admitted": 1,
+        }
+    )

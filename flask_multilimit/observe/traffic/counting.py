@@ -22,6 +22,7 @@ from ..events import (
     Outcome,
     hits_near_limit,
     is_near_limit,
+    outcome_of,
     refusals_of,
     refusing_hits,
     settled_by,
@@ -101,15 +102,17 @@ class Counter:
         self, endpoint: str, outcome: Outcome, decided_by: str, decision: Decision | None, applied: Sequence[Counted]
     ) -> None:
         """Count one event with these fields."""
-        if outcome in AFTERWARDS:
-            self._detailed.append(_Details((endpoint, outcome, decided_by), _settled_units(endpoint, decision)))
-        elif decision is not None and (outcome != "allowed" or is_near_limit(decision)):
-            self._detailed.append(_details_of(endpoint, outcome, decided_by, decision, applied))
-        elif decision is None and applied and outcome != "unanswered":  # a list decided
-            self._detailed.append(_details_of_listed(endpoint, outcome, decided_by, applied[0].subject))
-        else:
-            self._labels.append((endpoint, outcome, decided_by))
+        self._collect(endpoint, outcome, decided_by, decision, applied)
         if len(self._labels) >= AT_ONCE or len(self._detailed) >= AT_ONCE:
+            with self._lock:
+                self._sum_up()
+
+    def count_admitted(self, endpoint: str, decision: Decision, applied: Sequence[Counted]) -> None:
+        """Count a check that was allowed without waiting. The details are worked out later, for many checks in a row:
+        during a request, this would take three times as long."""
+        admitted = self._admitted
+        admitted.append((endpoint, decision, applied))
+        if len(admitted) >= AT_ONCE:
             with self._lock:
                 self._sum_up()
 
@@ -134,8 +137,22 @@ class Counter:
         self._refused: Heaviest[_Who] = Heaviest(MOST_SUBJECTS)
         self._begun: list[BanBegun] = []
 
+    def _collect(
+        self, endpoint: str, outcome: Outcome, decided_by: str, decision: Decision | None, applied: Sequence[Counted]
+    ) -> None:
+        if outcome in AFTERWARDS:
+            self._detailed.append(_Details((endpoint, outcome, decided_by), _settled_units(endpoint, decision)))
+        elif decision is not None and (outcome != "allowed" or is_near_limit(decision)):
+            self._detailed.append(_details_of(endpoint, outcome, decided_by, decision, applied))
+        elif decision is None and applied and outcome != "unanswered":  # a list decided
+            self._detailed.append(_details_of_listed(endpoint, outcome, decided_by, applied[0].subject))
+        else:
+            self._labels.append((endpoint, outcome, decided_by))
+
     def _sum_up(self) -> None:
         """Sum up what requests have appended. The caller holds the lock."""
+        for endpoint, decision, applied in _drain(self._admitted):
+            self._collect(endpoint, outcome_of(decision, 0.0), decision.decided_by, decision, applied)
         for check, amount in Amounts(_drain(self._labels)).items():
             _add(self._checks, check, (OTHERS, *check[1:]), amount)
         for details, amount in Amounts(_drain(self._detailed)).items():
@@ -151,6 +168,7 @@ class Counter:
     def _after_fork_in_child(self) -> None:
         """Start with nothing: the parent passes on what was counted before the fork."""
         self._lock = Lock()
+        self._admitted: list[tuple[str, Decision, Sequence[Counted]]] = []
         self._labels: list[_Labels] = []
         """Events that are not summed up yet. Requests append without a lock, so summing up removes only items that it
         has read. The same holds for the other lists."""
