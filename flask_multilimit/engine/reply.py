@@ -9,11 +9,15 @@ A reply is a flat list of integers, as the scripts return it; times are microsec
 is not known. A ``remaining`` below 0 is a debt, or the level of a ban (:func:`.encode_ban`), or the units for which a
 queue had no place when it admitted this check, or, where a charge took the last unit of a sliding window, minus the
 microseconds until the next unit comes back.
+
+If a check is allowed, a script compiled for a plan may leave out what the plan determines. Its answer then has ``now``
+and each ``remaining``, which are every third number; a *frame* has the others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import cast
 
 Reply = Sequence[int]
 Standing = Sequence[int]
@@ -51,6 +55,27 @@ def is_well_formed(reply: object, hits: int) -> bool:
         return len(reply) == REMAINING + FIELDS_PER_HIT * hits and type(sum(reply)) is int  # type: ignore[arg-type,call-overload]
     except TypeError:
         return False
+
+
+def frame_of(reset_afters: Sequence[int]) -> list[int]:
+    """A reply that allows without delay, with 0 in the place of ``now`` and each ``remaining``."""
+    return joined(0, 0, [((0, 0, reset_after), False) for reset_after in reset_afters])
+
+
+def completed(answer: object, hits: int, frame: list[int] | None) -> Reply | None:
+    """The reply for that many hits in a server's ``answer``, with what that leaves out taken from ``frame``; ``None``
+    if the answer is malformed."""
+    if frame is None or type(answer) is not list or len(answer) * FIELDS_PER_HIT != len(frame):
+        return cast("Reply", answer) if is_well_formed(answer, hits) else None
+    try:
+        total = sum(answer)
+    except TypeError:
+        return None
+    if type(total) is not int:  # a broken server may send a double, which can be infinite
+        return None
+    reply = frame.copy()
+    reply[::FIELDS_PER_HIT] = answer
+    return reply
 
 
 def start_of(place: int) -> int:

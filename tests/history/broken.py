@@ -98,7 +98,8 @@ def _forget_scripts() -> None:
 
 def _broken_compiler(defect: Defect) -> Callable[[Shape], Script]:
     def broken(shape: Shape) -> Script:
-        return scripts.script_of([compiled(shape).text.replace(defect.text, defect.by)])
+        whole = compiled(shape)
+        return scripts.script_of([whole.text.replace(defect.text, defect.by)], whole.frame)
 
     return broken
 

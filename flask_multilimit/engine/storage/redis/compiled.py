@@ -6,6 +6,9 @@ plain checks by the server's clock, if all hits charge something. After a refusa
 shadows or bans among the hits, it continues as the generic script does, with the same ``finish.lua``. A peek, a
 repeated check and a settlement always take the generic script.
 
+Its reply leaves out what the shape determines, if a charge of each hit always has the same ``reset_after``, as in a
+sliding window, and no hit has a delay.
+
 The functions of some algorithms are written out for each hit (``WRITTEN_OUT``), those of the others are called with a
 table for the hit. Only the algorithms of this package are compiled: the Lua of others may rely on the generic script.
 
@@ -25,6 +28,7 @@ from typing import NamedTuple
 
 from ...algorithms import BAN, CALENDAR, SHIPPED, SLIDING, Quota, algorithm_of
 from ...hits import Hit, bans_of
+from ...reply import frame_of
 from .scripts import Script, library, script_of, source, strikes
 
 MOST_HITS = 20
@@ -74,7 +78,12 @@ def compiled(shape: Shape) -> Script:
     hits = [_Hit(i, shaped) for i, shaped in enumerate(shape, 1)]
     calendars = [f"h{hit.i}" for hit in hits if hit.name == CALENDAR]
     allowed = " and ".join(f"w{hit.i} == 0" for hit in hits)
-    answer = [f"r{hit.i}-{hit.shaped.cost},0,e{hit.i}" for hit in hits]
+    reset_afters = [hit.shaped.quota.window for hit in hits if hit.lua.always_resets_after_window]
+    frame = frame_of(reset_afters) if len(reset_afters) == len(hits) else None
+    if frame is None:
+        answer = ["now,1,delay", *(f"r{hit.i}-{hit.shaped.cost},0,e{hit.i}" for hit in hits)]
+    else:
+        answer = ["now", *(f"r{hit.i}-{hit.shaped.cost}" for hit in hits)]
     return script_of(
         [
             source("prelude").replace("ARGV[4]", "nil"),
@@ -89,9 +98,10 @@ def compiled(shape: Shape) -> Script:
             f"if {allowed} then\nstamp = string.format(whole, now)\n",
             *(hit.run("charge") for hit in hits),
             *(hit.next_after for hit in hits if hit.name in SLIDING),
-            f"return {{now,1,delay,{','.join(answer)}}}\nend\n",
+            f"return {{{','.join(answer)}}}\nend\n",
             *(_end_of_refusal(hits) if all(hit.only_refuses for hit in hits) else _end_as_generic_script(hits)),
-        ]
+        ],
+        frame,
     )
 
 
@@ -143,7 +153,7 @@ class _Hit:
             "algorithm": f"'{self.name}'",
             **({"watches": f"{{{','.join(map(str, shaped.watches))}}}"} if self.name == BAN else {}),
         }
-        self._lua = _functions_of(self.name)
+        self.lua = _functions_of(self.name)
 
     @property
     def is_written_out(self) -> bool:
@@ -164,14 +174,22 @@ class _Hit:
         does."""
         n = self.i + MOST_HITS
         if self.is_written_out:
-            evaluated = self._lua["evaluate"] % {**self._fields, "cost": "1", "i": n}
+            evaluated = self.lua.text["evaluate"] % {**self._fields, "cost": "1", "i": n}
         else:
             evaluated = f"h{self.i}.cost = 1\nlocal _,w{n} = algorithms.{self.name}.evaluate(h{self.i},now)\n"
         return f"if r{self.i} == {self.shaped.cost} then\n{evaluated}r{self.i} = r{self.i} - w{n}\nend\n"
 
     def run(self, function: str) -> str:
         """Lua that assigns the results of ``function`` for this hit to its locals."""
-        return self._lua[function] % {**self._fields, "i": self.i}
+        return self.lua.text[function] % {**self._fields, "i": self.i}
+
+
+class _Functions(NamedTuple):
+    """The Lua that runs the functions of an algorithm. ``%(i)d`` is the number of a hit, ``%(window)s`` a field."""
+
+    text: dict[str, str]
+    always_resets_after_window: bool = False
+    """Whether every charge without a delay has a ``reset_after`` of one window."""
 
 
 _RESULTS = {"evaluate": "r%(i)d,w%(i)d,c%(i)d,s%(i)d", "charge": "e%(i)d", "drop_future": "", "reset_after": "e%(i)d"}
@@ -188,16 +206,17 @@ _NAME = re.compile(r"\bhit\.(\w+)|\b(?:seen|[A-Z_]{3,})\b")
 
 
 @cache
-def _functions_of(algorithm: str) -> dict[str, str]:
-    """The Lua that runs each function of an algorithm. ``%(i)d`` is the number of a hit, ``%(window)s`` a field."""
+def _functions_of(algorithm: str) -> _Functions:
     if algorithm not in WRITTEN_OUT:
-        return {name: call.format(_RESULTS[name], algorithm) for name, call in _CALLS.items()}
+        return _Functions({name: call.format(_RESULTS[name], algorithm) for name, call in _CALLS.items()})
     text = "".join(library([algorithm])).replace("%", "%%")
     numbers = dict(_NUMBER.findall(text))
     bodies = {
         name: (body, numbers | ({"seen": "s%(i)d"} if seen else {})) for _, name, seen, body in _FUNCTION.findall(text)
     }
-    return {name: _written_out(*bodies[name], results) for name, results in _RESULTS.items()}
+    written = {name: _written_out(*bodies[name], results) for name, results in _RESULTS.items()}
+    always = written["charge"].count(" break\n") == written["charge"].count("e%(i)d = %(window)s break\n")
+    return _Functions(written, always)
 
 
 def _written_out(body: str, names: dict[str, str], results: str) -> str:

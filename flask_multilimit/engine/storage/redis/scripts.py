@@ -28,6 +28,8 @@ class Script(NamedTuple):
     text: str
     sha: str
     """Its name for EVALSHA."""
+    frame: list[int] | None = None
+    """What its reply leaves out (:func:`.completed`); ``None``: nothing."""
 
 
 @cache
@@ -52,9 +54,9 @@ def lone_script(name: str) -> Script:
     return script_of([source(name)])
 
 
-def script_of(parts: Iterable[str]) -> Script:
+def script_of(parts: Iterable[str], frame: list[int] | None = None) -> Script:
     text = "".join(parts)
-    return Script(text, sha1(text.encode(), usedforsecurity=False).hexdigest())
+    return Script(text, sha1(text.encode(), usedforsecurity=False).hexdigest(), frame)
 
 
 def library(names: Iterable[str]) -> list[str]:

@@ -20,7 +20,7 @@ from ...algorithms import concurrency
 from ...decision import Charge, Decision, decision_of
 from ...errors import ConfigurationError, StorageError
 from ...hits import PEEK_ID, Hit, Hits, bans_of, calendars_of, memoized, new_id, packed_ban
-from ...reply import is_well_formed
+from ...reply import completed
 from ..addresses import shown_storage
 from ..base import Lost, Slot, StoredKey, check_clock, check_timeout
 from ..tallies import Tallies, Tally, arguments_of, seconds_of, tallies_of
@@ -103,12 +103,13 @@ class RedisStorage:
         new = new_id()
         try:
             if self._wire is not None and self.clock is None:  # nearly always: all but the id is packed already
-                start, end, safe_to_repeat, variable = memoized(hits, _prepared)
+                start, end, safe_to_repeat, variable, frame = memoized(hits, _prepared)
                 if variable is not None:
-                    start, end = self._complete(hits, variable)
+                    start, end, frame = self._complete(hits, variable)
                 answer = self._wire.ask(start + new + end, started, check_open=not safe_to_repeat)
-                if is_well_formed(answer, len(hits)):
-                    return decision_of(new, hits, answer, "storage")
+                reply = completed(answer, len(hits), frame)
+                if reply is not None:
+                    return decision_of(new, hits, reply, "storage")
                 if not self._is_outside(hits, answer):
                     raise self._malformed(hits, answer)
             self._deadline.start(started)
@@ -286,7 +287,7 @@ class RedisStorage:
         answer = self.ask(b"EVAL", script.text.encode(), *arguments, check_id, *more, *self._boundaries(hits))
         if self._is_outside(hits, answer):
             return self._ask(CHECK, hits, check_id)
-        return self._decision(check_id, hits, answer)
+        return self._decision(check_id, hits, answer, script.frame)
 
     def _run(self, driver: str, hits: tuple[Hit, ...], mode: bytes, check_id: bytes, *more: int) -> Any:
         answer = self._evaluate(*self._call_of(driver, hits, mode, check_id, *more))
@@ -330,10 +331,13 @@ class RedisStorage:
         numbers = [b"%d" % number for number in more]
         return script, [*arguments, check_id, mode, now, *numbers, *self._boundaries(hits)]
 
-    def _decision(self, check_id: bytes, hits: tuple[Hit, ...], answer: Any) -> Decision:
-        if not is_well_formed(answer, len(hits)):
+    def _decision(
+        self, check_id: bytes, hits: tuple[Hit, ...], answer: Any, frame: list[int] | None = None
+    ) -> Decision:
+        reply = completed(answer, len(hits), frame)
+        if reply is None:
             raise self._malformed(hits, answer)
-        return decision_of(check_id, hits, answer, "storage")
+        return decision_of(check_id, hits, reply, "storage")
 
     def _malformed(self, hits: tuple[Hit, ...], reply: Any) -> StorageError:
         self._leave_server()  # if its answers are one behind, the next would be that to another check
@@ -361,14 +365,14 @@ class RedisStorage:
         self._ahead = answer[0] - time_ns() // 1000
         return True
 
-    def _complete(self, hits: tuple[Hit, ...], variable: KnownShape | bool) -> tuple[bytes, bytes]:
-        """The parts of a command that is not the same each time."""
+    def _complete(self, hits: tuple[Hit, ...], variable: KnownShape | bool) -> tuple[bytes, bytes, list[int] | None]:
+        """The parts of a command that is not the same each time, and the frame of its reply."""
         if isinstance(variable, KnownShape) and SHAPES.count_check(variable) and isinstance(hits, Hits):
             hits.cache.pop(_prepared, None)  # its script is compiled now
-        start, end, _, _ = memoized(hits, _prepared)
+        start, end, _, _, frame = memoized(hits, _prepared)
         for boundaries in self._boundaries(hits):
             end += boundaries + b"\r\n"
-        return start, end
+        return start, end, frame
 
     def _command(self, command: Callable[..., Any], *arguments: Any) -> Any:
         until = min(monotonic(), self._deadline.started) + (self._deadline.seconds or 0)
@@ -443,6 +447,8 @@ class _Prepared(NamedTuple):
     """Whether the server would recognise a repetition by its id."""
     variable: KnownShape | bool | None
     """The shape, if it may be compiled later; ``True`` if there are calendars; ``None`` if the command is complete."""
+    frame: list[int] | None
+    """What the reply leaves out (:func:`.completed`)."""
 
 
 def _prepared(hits: tuple[Hit, ...]) -> _Prepared:
@@ -454,7 +460,7 @@ def _prepared(hits: tuple[Hit, ...]) -> _Prepared:
     if blank:
         end = end.removesuffix(blank + b"\r\n")
     is_final = known is None or known.script is not None
-    return _Prepared(start, end, remembers_ids(hits), (bool(blank) or None) if is_final else known)
+    return _Prepared(start, end, remembers_ids(hits), (bool(blank) or None) if is_final else known, script.frame)
 
 
 @lru_cache(maxsize=1024)

@@ -10,7 +10,7 @@ import redis
 from flask_multilimit.engine import Ban, Hit, Limiter, RedisStorage, Rule, hits_for
 from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.engine.hits import Hits
-from flask_multilimit.engine.reply import is_well_formed
+from flask_multilimit.engine.reply import completed, frame_of
 from flask_multilimit.engine.storage.redis import compiled as compiling
 from flask_multilimit.engine.storage.redis.compiled import (
     MOST_HITS,
@@ -154,8 +154,9 @@ def test_longest_compiled_script_runs_within_the_local_names_that_lua_allows(
     script = script_of(plan)
     answer = client.eval(script.text, len(plan), *[hit.key for hit in plan], bytes(16))
 
-    assert is_well_formed(answer, len(plan))
-    assert answer[1:6] == [1, 0, 49, 0, answer[5]]
+    reply = completed(answer, len(plan), script.frame)
+    assert reply is not None
+    assert reply[1:6] == [1, 0, 49, 0, reply[5]]
 
 
 # The compiled script
@@ -185,9 +186,23 @@ def test_compiled_sliding_windows_call_no_function_of_the_algorithm() -> None:
     assert "hit" not in common
 
 
-@pytest.mark.parametrize("answer", [None, b"OK", 3, [], [1], [1, 4], [1, 1, 0, 4, 0, b"6"]], ids=str)
-def test_malformed_answer_is_recognised(answer: object) -> None:
-    assert not is_well_formed(answer, 1)
+def test_compiled_reply_leaves_out_values_that_the_shape_determines() -> None:
+    fixed = script_of(hits(["5/minute", "9/hour"]))
+    varying = script_of(hits([Rule(60, 5), rule("leaky_bucket", 5, 60)]))
+
+    assert "return {now,r1-1,r2-1}" in fixed.text
+    assert completed([7, 4, 8], 2, fixed.frame) == [7, 1, 0, 4, 0, 60_000_000, 8, 0, 3_600_000_000]
+    assert "return {now,1,delay,r1-1,0,e1,r2-1,0,e2}" in varying.text
+    assert varying.frame is None
+
+
+@pytest.mark.parametrize(
+    "answer", [None, b"OK", 3, [], [1], [1, b"4"], [1, None], [1, 2, 3], [1, 1, 0, 4, 0, b"6"]], ids=str
+)
+def test_malformed_answer_of_a_compiled_script_is_recognised(answer: object) -> None:
+    assert completed(answer, 1, frame_of([60])) is None
+    assert completed([1, 1, 0, 4, 0, 6], 1, frame_of([60])) == [1, 1, 0, 4, 0, 6], "a whole reply, as for a refusal"
+    assert completed([1, 4], 1, None) is None, "from a script that leaves nothing out"
 
 
 GIVEN = {"call", "now", "id", "stamp", "grace", "horizon", "beyond", "argument", "delay", "hits", "reply", "algorithms"}
