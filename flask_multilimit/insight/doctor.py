@@ -17,7 +17,6 @@ from ..config import PREFIX
 from ..control.entries import are_half
 from ..control.store import DOCUMENT, WORKERS
 from ..declare.addresses import Network, Who
-from ..declare.decorators import limits_of_blueprint
 from ..declare.subjects import ANONYMOUS, LimitType, Subject, types_in
 from ..engine import (
     Ban,
@@ -122,11 +121,9 @@ def _unknown_names(gate: AppGate) -> Iterator[Finding]:
     level: Level = "wrong" if gate.settings.unknown_names == "error" else "warning"
     for problem in gate.plans.sources.idle_by_name():
         yield Finding("names", level, f"A limit applies to nothing. {problem}.", "Correct it, or remove it.")
-    blueprints: dict[str, Any] = {**gate.app.blueprints}
-    for name, blueprint in blueprints.items():
-        if limits_of_blueprint(blueprint) and not any(each.startswith(f"{name}.") for each in gate.app.view_functions):
-            text = f'A limit applies to nothing. The blueprint "{name}" has no routes.'
-            yield Finding("names", "warning", text, "Put the limiter where the routes are, or remove it.")
+    for name in gate.plans.sources.idle_blueprints():
+        text = f'A limit applies to nothing. The blueprint "{name}" has no routes.'
+        yield Finding("names", "warning", text, "Put the limiter where the routes are, or remove it.")
 
 
 def _declarations(gate: AppGate, endpoints: list[Place]) -> Iterator[Finding]:

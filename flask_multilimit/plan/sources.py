@@ -161,6 +161,12 @@ class Sources(NamedTuple):
         """A message for each limit and exemption by name, and each limit of a blueprint or the app, that is idle."""
         return [*self._unknown_names(), *self._unserved_methods()]
 
+    def idle_blueprints(self) -> list[str]:
+        """The names of blueprints with limits and without routes. An app with one of these may be right."""
+        blueprints: Mapping[str, Any] = self.app.blueprints
+        limited = [name for name, each in blueprints.items() if limits_of_blueprint(each)]
+        return [name for name in limited if not any(each.startswith(f"{name}.") for each in self.app.view_functions)]
+
     def _unknown_names(self) -> list[str]:
         views = self.app.view_functions
         configured = ((name, declarations[0].where) for name, declarations in self.configured)
