@@ -49,7 +49,6 @@ class Replay:
         self._first: int | None = None
         self._last: int | None = None
         self._checks = self._settlements = 0
-        self._outside = plans.counts_at("")
         self._compared = False
 
     def add(self, request: LoggedRequest) -> None:
@@ -63,7 +62,7 @@ class Replay:
             self._first = at
         plan = self._client_plan(request)
         if plan is None:
-            self._outside.outside += 1
+            self._plans.counts_at("").outside += 1  # in no report on one endpoint
             if self._on_decision is not None:
                 self._on_decision(request, None)
             return
