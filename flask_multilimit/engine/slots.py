@@ -17,6 +17,7 @@ from .decision import Decision
 from .errors import ConfigurationError, StorageError, with_remedy
 from .forks import notify_child
 from .hits import PEEK_ID, Hit, memoized
+from .keys import without_subject
 from .reply import ALLOWED
 from .storage import Confirms, KeepsSlots, Slot, Storage, layers_of
 from .text import SafeLogger
@@ -209,7 +210,7 @@ class Keeper:
             _logger.warning(
                 "Rate limits: slots of %s could not be released: %s. Trying again; they expire in at most %d s. "
                 "Other slots that cannot be released in the next %d s are not logged.",
-                held.slots[0].hit.key,
+                without_subject(held.slots[0].hit.key),
                 error,
                 held.timeout,
                 SILENT_SECONDS,

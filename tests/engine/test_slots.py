@@ -169,6 +169,22 @@ def test_release_is_repeated_when_the_server_refuses_it(
     assert "could not be released" in caplog.text
 
 
+def test_failed_release_is_logged_without_its_subject(
+    limiter: Limiter, redis_client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    decision = limiter.check(hits_for(Concurrent(3), scope="reports", subject="user:zoe"))
+    redis_client.config_set("min-replicas-to-write", 1)
+    try:
+        limiter.release(decision)
+        until(lambda: "could not be released" in caplog.text)
+    finally:
+        redis_client.config_set("min-replicas-to-write", 0)
+
+    until(lambda: len(KEEPER) == 0)
+    assert "slots of rate_limit:{reports} could not be released" in caplog.text
+    assert "zoe" not in caplog.text
+
+
 def test_slot_released_before_the_limiter_closes_is_free(limiter: Limiter, redis_client: redis.Redis) -> None:
     with limiter.slot(THREE):
         pass
