@@ -185,8 +185,10 @@ class ControlFollower:
         else:
             self._logger.warning(
                 "Rate limits: started while the storage is down: until it answers, this worker applies no bans, "
-                "denials or other changes made at run time. Set MULTILIMIT_CONTROL_COPY to a file that keeps them for "
-                "such a start"
+                "denials or other changes made at run time. %s",
+                "Set MULTILIMIT_CONTROL_COPY to a file that keeps them for such a start"
+                if self._copy is None
+                else f"No worker has written a usable copy of them to {self._copy.path}",
             )
 
     def _read_store(self) -> None:

@@ -49,7 +49,18 @@ def test_worker_without_a_copy_logs_once_that_no_change_is_in_force(
 
     assert shop.statuses(2, "/open") == [200, 200]
     (logged,) = [each for each in caplog.messages if "no bans, denials or other changes" in each]
-    assert "MULTILIMIT_CONTROL_COPY" in logged
+    assert "Set MULTILIMIT_CONTROL_COPY" in logged
+
+
+def test_worker_whose_copy_is_not_written_yet_is_not_told_to_set_one(
+    own_server: Server, copy: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    own_server.stop()
+
+    worker(own_server, copy)
+
+    (logged,) = [each for each in caplog.messages if "no bans, denials or other changes" in each]
+    assert logged.endswith(f"No worker has written a usable copy of them to {copy}")
 
 
 def test_worker_that_started_from_the_copy_takes_newer_changes_after_the_outage(own_server: Server, copy: Path) -> None:
