@@ -422,7 +422,10 @@ def _written_in(settings: Settings, app: Flask) -> Iterator[Source]:
     if settings.file is not None:
         from .declare.data import read_limits  # noqa: PLC0415 - with its models; few apps have a file
 
-        yield f"{settings.file}: ", read_limits(Path(app.root_path, settings.file))
+        try:
+            yield f"{settings.file}: ", read_limits(Path(app.root_path, settings.file))
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{SETTING_PREFIX}FILE: {error}") from error
 
 
 def _require_flask(app: object) -> Flask:

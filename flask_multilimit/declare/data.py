@@ -291,7 +291,7 @@ class WrittenReserve(Written):
 
     @property
     def reserve(self) -> Reserve:
-        return Reserve(self.parts, imported(self.priority))
+        return Reserve(self.parts, imported("priority", self.priority))
 
 
 class WrittenLimiter(Written):
@@ -406,13 +406,13 @@ class WrittenLimiter(Written):
     def options(self) -> dict[str, Any]:
         """What :func:`rate_limiter` takes. Raises :class:`ConfigurationError`."""
         options = {name: getattr(self, name) for name in self.model_fields_set if name != "exempt"}
-        if "rules" in options:
-            options["rules"] = imported(str(self.rules)) if is_import_path(self.rules) else rules_of(self.rules)
+        if "rules" in options and not is_import_path(self.rules):
+            options["rules"] = rules_of(self.rules)
         if self.fallback is not None:
             options["fallback"] = rules_of(self.fallback)
-        for name in CALLABLES:
+        for name in ("rules", *CALLABLES):
             if is_import_path(options.get(name)):
-                options[name] = imported(options[name])
+                options[name] = imported(name, options[name])
         if self.ban is not None:
             options["ban"] = self.ban.ban
         if self.reserve is not None:

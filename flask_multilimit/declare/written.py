@@ -98,7 +98,7 @@ def settle_from(given: object) -> object:
     if isinstance(given, str) and is_header(given):
         return SettleByHeader(given.partition(":")[2])
     if isinstance(given, str) and is_import_path(given):
-        return imported(given)
+        return imported("settle", given)
     raise ConfigurationError(f"settle={brief(given)}: {SETTLE_FORMS}, or a callable with the response")
 
 
@@ -119,14 +119,14 @@ class ExemptNetworks(_Callable):
         return self._networks.find(request.remote_addr or "") is not None
 
 
-def imported(text: str) -> Callable[..., Any]:
-    """The callable that ``module:function`` names. Raises :class:`ConfigurationError`."""
+def imported(option: str, text: str) -> Callable[..., Any]:
+    """The callable that ``module:function`` names, the value of ``option``. Raises :class:`ConfigurationError`."""
     try:
         found: Any = resolve_name(text)
     except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigurationError(f"{brief(text)} cannot be imported: {error}") from error
+        raise ConfigurationError(f"{option}={brief(text)}: cannot be imported: {error}") from error
     if not callable(found):
-        raise ConfigurationError(f"{brief(text)} is not a callable")
+        raise ConfigurationError(f"{option}={brief(text)}: is not a callable")
     return cast("Callable[..., Any]", found)
 
 
@@ -174,7 +174,7 @@ def _type_from_text(text: str) -> SingleType:
         raise ConfigurationError(f"type={brief(text)}: {error}") from None
     if text.lower() in TYPES:
         return TYPES[text.lower()]
-    return HeaderType(text.partition(":")[2]) if is_header(text) else imported(text)
+    return HeaderType(text.partition(":")[2]) if is_header(text) else imported("type", text)
 
 
 def is_header(text: str) -> bool:

@@ -42,7 +42,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"rules": with_two}, "rules=.*is called with the subject, which it does not take"),
     ({"type": "ipp"}, "type='ipp': unknown type 'ipp'; did you mean 'ip'"),
     ({"type": "header:a b"}, "type='header:a b'"),
-    ({"type": "no_module:find"}, "'no_module:find' cannot be imported"),
+    ({"type": "no_module:find"}, "type='no_module:find': cannot be imported"),
+    ({"settle": "hdr:X"}, "settle='hdr:X': cannot be imported: No module named 'hdr'"),
     ({"type": (LimitType.IP, LimitType.IP)}, "type: several parts together are one subject, so give each of them once"),
     ({"type": (LimitType.DEFAULT, LimitType.IP)}, "give each of them once, and leave out DEFAULT"),
     ({"type": ()}, "give at least one"),
@@ -195,7 +196,7 @@ CONTAINING_ITSELF.append(CONTAINING_ITSELF)
             r"'algorithm' is not an option of a limiter; it is one of a rule: rules=Rule\(..., algorithm=",
         ),
         ({"exempt": ["::1"], "exempt_when": lambda: True}, "exempt and exempt_when: give only one of them"),
-        ({"cost": "no_module:find"}, "'no_module:find' cannot be imported"),
+        ({"cost": "no_module:find"}, "cost='no_module:find': cannot be imported"),
         (["5/minute", rate_limiter(rules="9/minute", cost=2)], "would share one key, .* but differ in cost"),
     ],
 )

@@ -499,9 +499,14 @@ def test_unknown_endpoint_in_a_file_is_an_error_that_names_the_file(app: Flask, 
         ask(app)
 
 
-def test_invalid_limit_in_a_file_is_an_error_that_names_the_file(app: Flask, file: Path) -> None:
+def test_invalid_limit_in_a_file_is_an_error_that_names_the_setting_and_the_file(app: Flask, file: Path) -> None:
     file.write_text('{"limits": {"show": "1/mnute"}}')
-    with pytest.raises(ConfigurationError, match=r"^limits.json: limits.show='1/mnute'"):
+    with pytest.raises(ConfigurationError, match=r"^MULTILIMIT_FILE: limits.json: limits.show='1/mnute'"):
+        MultiLimit(app)
+
+
+def test_missing_file_is_an_error_that_names_the_setting_and_the_file(app: Flask, file: Path) -> None:
+    with pytest.raises(ConfigurationError, match=rf"^MULTILIMIT_FILE: {file}: cannot be read: No such file"):
         MultiLimit(app)
 
 
