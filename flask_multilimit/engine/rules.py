@@ -408,7 +408,14 @@ _REMEDY_FOR_MAPPING = 'a rule is not a mapping here; give Rule(time=60, count=5)
 def rules_in(text: str) -> tuple[Rule, ...]:
     """The rules in ``text``, separated by ``;`` or ``,``. Raises :class:`ConfigurationError`."""
     _check_length(text)
-    return tuple([Rule.parse(part) for part in re.split("[;,]", text)])
+    parts = re.split("[;,]", text)
+    try:
+        return tuple([Rule.parse(part) for part in parts])
+    except ConfigurationError as error:
+        if len(parts) == 1:
+            raise
+        separated = Phrase("commas and semicolons in {rules} separate rules", rules=brief(text))
+        raise ConfigurationError(joined([message_of(error), separated])) from None
 
 
 def _check_length(text: str) -> None:

@@ -270,6 +270,12 @@ def test_malformed_rule_text_is_a_short_error(text: str) -> None:
     assert len(str(caught.value)) < 500
 
 
+def test_error_in_one_of_several_rules_names_the_whole_text_and_what_separates_rules() -> None:
+    message = "^rule '1': write it as .*; commas and semicolons in '1,000/minute' separate rules$"
+    with pytest.raises(ConfigurationError, match=message):
+        rules_from("1,000/minute")
+
+
 @given(st.text(max_size=30) | st.text("0159/ per;,minutesecondhoyar-+.", max_size=30))
 def test_any_text_is_rules_or_a_configuration_error(text: str) -> None:
     try:
