@@ -20,7 +20,7 @@ from ..engine import ConfigurationError, keys
 from ..engine.errors import brief
 from ..engine.keys import type_and_value
 from ..engine.text import LONGEST_ADDRESS, plain_text
-from .addresses import client_in, network_of, usual_network
+from .addresses import client_in, network_of, number_of, usual_network
 from .unwrap import name_of
 
 T = TypeVar("T")
@@ -63,6 +63,8 @@ SubjectType = SingleType | tuple[SingleType, ...]
 these, which together are one subject."""
 
 ANONYMOUS = "anonymous"
+_LIKE_ADDRESS = r"[\s\da-fA-F/]*[.:][\s\da-fA-F/.:]*"
+"""Unlike other names of a peer, such as that of a unix socket."""
 
 
 class Subject(NamedTuple):
@@ -290,18 +292,23 @@ class Subjects:
         return Subject(subject.type, network_of(subject.value, self._ipv6_prefix))
 
     def clients_from(self, given: object) -> dict[str, str]:
-        """As :func:`subjects_from`. Raises :class:`ConfigurationError` also for a network of several clients."""
+        """As :func:`subjects_from`. Raises as :meth:`require_clients`, too."""
         found = subjects_from(given)
         self.require_clients(found)
         return found
 
     def require_clients(self, given: Mapping[str, str]) -> None:
-        """Raise :class:`ConfigurationError` for a network among the ``given`` subjects that is more than one client."""
+        """Raise :class:`ConfigurationError` for a misspelled address among the ``given`` subjects, and for a network
+        that is more than one client."""
         for name in (LimitType.IP.value, ANONYMOUS):
-            network = usual_network(given.get(name, ""))
+            value = given.get(name, "")
+            network = usual_network(value) if "/" in value else None
+            if network is None and re.fullmatch(_LIKE_ADDRESS, value) and number_of(value) is None:
+                remedy = 'this is no address; write it as "203.0.113.7" or "2001:db8::7"'
+                raise ConfigurationError(f"{brief(f'{name}:{value}')}: {remedy}")
             if network is not None and client_in(network, self._ipv6_prefix) is None:
                 raise ConfigurationError(
-                    f"{name}:{given[name]}: limits count each of its addresses, and IPv6 addresses of one "
+                    f"{name}:{value}: limits count each of its addresses, and IPv6 addresses of one "
                     f"/{self._ipv6_prefix} count as one client; give one of them"
                 )
 

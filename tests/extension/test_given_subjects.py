@@ -259,12 +259,19 @@ def test_given_subject_that_contradicts_itself_is_an_error(
     assert storage.checks == []
 
 
+NETWORKS = ["ip:192.0.2.0/24", "ip:2001:db8::/48", "anonymous:192.0.2.0/24", ["user:ann", "ip:192.0.2.0/24"]]
+MISSPELLED = ["ip:192.0.2", "ip:192.0.2.256", "ip:192.0.2.1/33", "ip: 192.0.2.1", "ip:2001:db8", "anonymous:192.0.2"]
+
+
 @pytest.mark.parametrize(
-    "subject",
-    ["ip:192.0.2.0/24", "ip:2001:db8::/48", "anonymous:192.0.2.0/24", ["user:ann", "ip:192.0.2.0/24"]],
+    ("subject", "message"),
+    [
+        *((subject, "count as one client; give one of them") for subject in NETWORKS),
+        *((subject, f"'{subject}': this is no address; write it as \"203.0.113.7\"") for subject in MISSPELLED),
+    ],
 )
-def test_network_of_several_clients_is_no_subject(
-    app: Flask, multilimit: MultiLimit, storage: RecordingStorage, subject: Any
+def test_network_of_several_clients_and_misspelled_address_are_no_subjects(
+    app: Flask, multilimit: MultiLimit, storage: RecordingStorage, subject: Any, message: str
 ) -> None:
     app.add_url_rule("/", "view", rate_limiter(type=IP, rules="1/minute")(view()))
 
@@ -277,10 +284,17 @@ def test_network_of_several_clients_is_no_subject(
             lambda: multilimit.standing(subject=subject),
             lambda: exhaust(app, "view", subject),
         ):
-            with pytest.raises(ConfigurationError, match=r"count as one client; give one of them"):
+            with pytest.raises(ConfigurationError, match=message):
                 ask()
 
     assert storage.checks == []
+
+
+@pytest.mark.parametrize("peer", ["", "localhost", "unix:"])
+def test_name_of_a_peer_that_is_no_address_is_a_subject(app: Flask, check: Callable[..., bool], peer: str) -> None:
+    app.add_url_rule("/", "view", rate_limiter(type=IP, rules="1/minute")(view()))
+    assert statuses(app, "/", environ_base={"REMOTE_ADDR": peer}) == [200]
+    assert not check(f"ip:{peer}")
 
 
 @pytest.mark.usefixtures("multilimit")
