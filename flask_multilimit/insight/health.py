@@ -105,10 +105,11 @@ def require_charges(gate: AppGate) -> None:
         return
     gate.plans.ensure()
     limiters = [each for plan in gate.plans.made for each in plan.limiters]
-    stems = [each.stem for each in limiters if each.declaration.hash_tag == "scope"]
-    if not stems or len(stems) < len(limiters) or gate.listings:  # limits of functions, by subject, of other extensions
-        prefixes = {gate.settings.key_prefix, *(each.place[0] for each in limiters)}
-        stems += [stem_of(prefix, str(number), "scope") for prefix in prefixes for number in range(ON_EACH_SERVER)]
+    prefixes = {gate.settings.key_prefix, *(each.place[0] for each in limiters)}
+    is_cluster = isinstance(storage, ClusterStorage)  # limits of functions, by subject and of others may lie anywhere
+    numbers = range(ON_EACH_SERVER if is_cluster else 1)
+    stems = [stem_of(prefix, str(number), "scope") for prefix in prefixes for number in numbers]
+    stems += [each.stem for each in limiters if each.declaration.hash_tag == "scope"]
     server_of: Callable[[str], object] = storage.owner_of if isinstance(storage, ClusterStorage) else lambda _: None
     for stem in {(server_of(stem), stem.partition("{")[0]): stem for stem in stems}.values():
         storage.check(probes_like(Hit(stem + rule.key_part, rule) for rule in KINDS))

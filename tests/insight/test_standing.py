@@ -146,7 +146,7 @@ def test_why_says_so_everywhere_while_one_kind_of_limit_or_one_shard_cannot_be_c
         assert why(other, "203.0.113.7").state == "passes"
 
 
-@pytest.mark.parametrize("limited", ["by subject", "by another extension", "in a function"])
+@pytest.mark.parametrize("limited", ["by subject", "by another extension", "in a function", "on one shard at least"])
 def test_now_says_that_a_shard_which_any_limit_may_need_cannot_be_charged(limited: str, cluster: Cluster) -> None:
     app = Flask("shop")
     limits = MultiLimit(app, storage=cluster.uri)
