@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
+from uuid import UUID
 from weakref import WeakSet
 
 from flask import Flask, has_request_context, request
 from werkzeug.local import LocalProxy
 
+from . import control as changes
 from . import insight
 from .declare.advice import EXTENSION, GATE, Holder, holding
 from .declare.limiter import Cost, Reaction, check_callable, check_message
@@ -33,12 +36,7 @@ from .serve.gate import AppGate, LimitsAt, gate_in_force, gate_of
 from .signals import notify, storage_failed, storage_recovered
 
 if TYPE_CHECKING:
-    from ipaddress import IPv4Address, IPv6Address
-    from uuid import UUID
-
     from .config import Settings
-    from .control.control import Control
-    from .insight.standing import Standing
 
 T = TypeVar("T")
 U = TypeVar("U", bound=UserLoader)
@@ -281,7 +279,7 @@ class MultiLimit:
         subject: Named | None = None,
         endpoint: str | None = None,
         method: str | None = None,
-    ) -> Standing:
+    ) -> insight.standing.Standing:
         """Where a client stands, for support pages: ``multilimit.standing(user="42")``. The same as
         ``flask multilimit why``: lists, bans, what is left of each quota, and what was refused in the last hour.
 
@@ -401,7 +399,7 @@ class MultiLimit:
         (gate_in_force() if app is None else gate_of(app)).startup.validate()
 
     @property
-    def control(self) -> Control:
+    def control(self) -> changes.Control:
         """Changes limits and lists of the current app while it runs."""
         return gate_in_force().applier.control
 

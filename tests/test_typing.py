@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, get_type_hints
 
 from flask import Blueprint, Flask
 from typing_extensions import assert_type
@@ -89,3 +89,13 @@ def test_every_public_function_is_fully_typed() -> None:
             if inspect.Signature.empty in (*given, signature.return_annotation):
                 untyped.append(f"{name}.{member}")
     assert untyped == []
+
+
+def test_programs_can_evaluate_the_annotations_of_what_view_code_needs() -> None:
+    for name in set(flask_multilimit.__all__) - {"current_decision"}:
+        public = getattr(flask_multilimit, name)
+        members = [each for key, each in vars(public).items() if key == "__init__" or key[0] != "_"]
+        for member in (public, *members) if inspect.isclass(public) else (public,):
+            function = getattr(member, "__func__", getattr(member, "fget", member))
+            if inspect.isfunction(function) or inspect.isclass(function):
+                get_type_hints(function)

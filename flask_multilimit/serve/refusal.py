@@ -30,13 +30,13 @@ from ..engine.reply import RETRY_AFTERS
 from ..engine.text import LONGEST_PREFERENCE
 from ..plan.hits import AppliedLimits
 from ..signals import log_once_a_minute
+from .access import Listed
 from .headers import CONCURRENT_REQUESTS, headers_of
 from .slots import current_context
 from .state import Record, Records, replace_method
 
 if TYPE_CHECKING:
     from ..config import Settings
-    from .access import Listed
     from .settle import Settlement
 
 
