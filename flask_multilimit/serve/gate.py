@@ -95,8 +95,8 @@ class AppGate(AppState):
             try:
                 try:
                     answer = preprocess(*arguments)
-                except Exception:
-                    self._end_early(record)
+                except BaseException as error:
+                    self._end_early(record, error)
                     raise
                 if record is not None:
                     if answer is not None:
@@ -155,11 +155,11 @@ class AppGate(AppState):
             try:
                 try:
                     answer = dispatch(*arguments)
-                except Exception:
-                    self._end_early(self._records.current())
-                    raise
-                except BaseException:  # such as gevent.Timeout: the server gets no response
-                    self.settlement.without_response(self._records.current())
+                except BaseException as error:
+                    record = self._records.current()
+                    self._end_early(record, error)
+                    if not isinstance(error, Exception):  # such as gevent.Timeout: the server gets no response
+                        self.settlement.without_response(record)
                     raise
                 record = self._records.current()
                 if record is not None and not record.checked:
@@ -352,16 +352,18 @@ class AppGate(AppState):
         request = request_if_any()
         return None if request is None else self._records.open(request, self.plans.of_request(request) or NO_PLAN)
 
-    def _end_early(self, record: Record | None, answer: object = None) -> None:
-        """Check the limits that apply to a request that does not reach its view."""
+    def _end_early(self, record: Record | None, end: object) -> None:
+        """Check the limits that apply to a request that does not reach its view: it ends with an answer or an error. A
+        refusal takes its place, but not that of SystemExit or gevent.Timeout."""
         if record is None or record.checked:
             return
         try:
             self.check_ended(self.plans.of_ended_request(current_request(), record.plan), record)
         except Exception:
-            if isinstance(answer, Response):
-                answer.close()
-            raise
+            if isinstance(end, Response):
+                end.close()
+            if isinstance(end, Exception) or not isinstance(end, BaseException):
+                raise
 
 
 class AccessCheck:

@@ -23,7 +23,7 @@ from flask_multilimit import (
 from flask_multilimit.engine import hits_for
 from support.asking import ask, statuses, view
 from support.clock import Clock
-from support.doubles import RecordingStorage
+from support.doubles import RecordingStorage, raising
 from support.rates import RATES
 
 
@@ -183,6 +183,25 @@ def test_shared_limits_are_charged_when_before_request_ends_the_request(
 
     assert statuses(app, "/", "/", "/", "/nowhere") == [status, status, 429, status]
     assert storage.windows == [[3600]] * 3
+
+
+@pytest.mark.parametrize("above_the_view", [False, True])
+def test_shared_limits_are_charged_if_a_request_ends_before_its_view_as_by_a_timeout_of_gevent(
+    app: Flask, storage: RecordingStorage, above_the_view: bool
+) -> None:
+    multilimit = MultiLimit(app, storage=storage, application_limits=[Rule(3600, 2), Concurrent(1)])
+    limited, killed = rate_limiter(rules="9/second")(view()), raising(SystemExit)
+    app.get("/", endpoint="view")(functools.wraps(limited)(killed) if above_the_view else limited)
+    if not above_the_view:
+        app.before_request(killed)
+
+    for _ in range(3):  # the third, beyond the limit, is no refusal: the exception may end the server
+        with pytest.raises(SystemExit):
+            ask(app)
+
+    assert storage.windows == [[3600, 60]] * 3
+    with app.app_context():
+        assert [each.remaining for each in multilimit.peek("view").statuses] == [0, 1, 9]
 
 
 class TestUsersLoadedBeforeTheView:
