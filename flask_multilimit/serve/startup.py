@@ -12,10 +12,13 @@ from flask.cli import ScriptInfo, run_command
 
 from ..declare.subjects import LimitType
 from ..engine import ConfigurationError, ConfigurationWarning, Limiter
+from ..engine.algorithms import SHIPPED
 from ..engine.forks import LateLock, OncePerProcess, notice_fork, notify_child
 from ..engine.slots import require_slots
+from ..engine.storage import Scripted
 from ..engine.storage.addresses import redacted
 from ..engine.storage.layers.health import count_workers
+from ..engine.storage.redis.scripts import library
 from ..engine.text import SafeLogger
 from ..engine.threads import in_master_of_uwsgi, threads_run
 from .applier import ControlApplier
@@ -89,18 +92,22 @@ class Startup:
         state = self._in_force
         self._settings.require_unchanged(state.app.config)
         state.plans.build()
-        self._require_slots()
+        self._require_storage()
         self._require_listed_types()
 
-    def _require_slots(self) -> None:
-        """Raise :class:`ConfigurationError` if there are Concurrent rules, and the storage keeps no slots."""
-        state = self._in_force
-        for plan in state.plans.planned.values():
-            if any(rule.holds_slots for limiter in plan.limiters for _, rule in limiter.rules):
-                try:
-                    require_slots(state.limiter.outermost)
-                except ConfigurationError as error:
-                    raise ConfigurationError(f'limiter on "{plan.scope}": {error}') from None
+    def _require_storage(self) -> None:
+        """Raise :class:`ConfigurationError` for rules that the storage cannot check: Concurrent ones if it keeps no
+        slots, and those of an own algorithm whose Lua it needs and cannot read."""
+        limiter = self._in_force.limiter
+        for plan in self._in_force.plans.planned.values():
+            try:
+                for rule in (rule for planned in plan.limiters for _, rule in planned.rules):
+                    if rule.holds_slots:
+                        require_slots(limiter.outermost)
+                    if rule.implementation not in SHIPPED and isinstance(limiter.storage, Scripted):
+                        library([rule.algorithm])
+            except ConfigurationError as error:  # noqa: PERF203 - it names the plan
+                raise ConfigurationError(f'limiter on "{plan.scope}": {error}') from None
 
     def _require_listed_types(self) -> None:
         """Raise :class:`ConfigurationError` for a listed subject whose type the app does not have: no request would

@@ -11,11 +11,14 @@ from unittest.mock import patch
 
 import pytest
 import redis
+from flask import Flask
 
+from flask_multilimit import ConfigurationError, MultiLimit, rate_limiter
 from flask_multilimit.engine import Rule
 from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.engine.storage.redis import scripts
 from flask_multilimit.engine.storage.redis.compiled import COMPILE_AFTER, Shapes
+from support.asking import view
 from support.bench import Bench, bare, hits
 from support.folders import DOCS, ROOT, TESTS
 
@@ -52,6 +55,19 @@ def test_app_on_the_page_enforces_its_limit() -> None:
 
     assert [reply.status_code for reply in replies] == [200] * 3 + [429]
     assert replies[-1].headers["Retry-After"] == "600"
+
+
+def test_missing_lua_is_an_error_at_start_up_if_the_storage_runs_it(tmp_path: Path) -> None:
+    (tmp_path / "cooldown.lua").unlink()
+
+    def validate(storage: str) -> None:
+        app = Flask("shop")
+        app.get("/", endpoint="view")(rate_limiter(rules=cooldown())(view()))
+        MultiLimit(app, storage=storage).validate(app)
+
+    validate("memory://")
+    with pytest.raises(ConfigurationError, match=r'limiter on "view": the Lua .*put cooldown.lua, .*beside the module'):
+        validate("redis://127.0.0.1:1")
 
 
 def test_example_test_of_the_page_passes(redis_client: redis.Redis) -> None:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, cast
 
 from ... import algorithms
 from ...algorithms import BAN, CALENDAR, algorithm_of
+from ...errors import ConfigurationError
 from ...hits import Hit, OpenHit
 
 _COMMENT = re.compile(r"^\s*--.*\n", re.MULTILINE)
@@ -88,8 +89,12 @@ def source_of_algorithm(name: str) -> str:
 @cache
 def _read(module: ModuleType, name: str) -> str:
     """The Lua file beside ``module``, which may be in an archive, without comments. A module that Python runs as a
-    program has no spec."""
-    file = str(Path(inspect.getfile(module)).with_name(f"{name}.lua"))
-    loader: Any = SourceFileLoader(name, file) if module.__spec__ is None else module.__spec__.loader
-    text = loader.get_data(file).decode().replace("\r\n", "\n") + "\n"
+    program has no spec. Raises :class:`ConfigurationError` if it is missing."""
+    try:
+        file = str(Path(inspect.getfile(module)).with_name(f"{name}.lua"))
+        loader: Any = SourceFileLoader(name, file) if module.__spec__ is None else module.__spec__.loader
+        text = loader.get_data(file).decode().replace("\r\n", "\n") + "\n"
+    except (OSError, UnicodeError) as error:
+        remedy = f"put {name}.lua, in UTF-8, beside the module of the algorithm"
+        raise ConfigurationError(f"the Lua of an algorithm cannot be read: {error}; {remedy}") from error
     return text if _SPANS_LINES.search(text) else _COMMENT.sub("", text).removesuffix("\n")
