@@ -251,10 +251,11 @@ class Who(NamedTuple):
         if not isinstance(text, str) or not text.strip():
             raise mistaken_client(text, _REMEDY)
         type_name, colon, value = text.partition(":")
-        if not colon:
-            return cls(_network_from(text))
-        if type_name == "ip":
-            return cls(_network_from(value))
+        if not colon or type_name == "ip":
+            try:
+                return cls(network_from(value if colon else text))
+            except ConfigurationError:
+                raise mistaken_client(text, _REMEDY) from None
         if is_misspelled(type_name) or not TYPE_PATTERN.fullmatch(type_name) or "+" in type_name:
             raise mistaken_client(text, _REMEDY)
         return cls(None, type_name, value)
@@ -273,10 +274,3 @@ _REMEDY = Phrase(
 def mistaken_client(text: object, remedy: Phrase) -> ConfigurationError:
     """The error about a ``text`` that names no client."""
     return ConfigurationError(Phrase("{given}: {remedy}", given=brief(text), remedy=remedy))
-
-
-def _network_from(text: str) -> Network:
-    try:
-        return network_from(text)
-    except ConfigurationError:
-        raise mistaken_client(text, _REMEDY) from None
