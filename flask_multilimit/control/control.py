@@ -346,7 +346,7 @@ class Control:
         """The entry that ``given`` describes. It is not in force yet."""
         check_bool("lasting", lasting)
         if (for_ is None) == (not lasting):
-            remedy = 'for how long? Give for_, seconds or text such as "2h"; or lasting=True'
+            remedy = 'for how long? Give either for_, seconds or text such as "2h", or lasting=True'
             raise InvalidData("", [Mistake("for", "", remedy)])
         self._follower.look()
         known = self._follower.in_force
