@@ -394,6 +394,8 @@ class WrittenLimiter(Written):
     def _check_limiter(self, info: ValidationInfo) -> WrittenLimiter:
         if info.context == PART:
             return self
+        if not self.model_fields_set:
+            raise ValueError('give at least one option, such as {"rules": "100/minute"}')
         if self.exempt and self.exempt_when is not None:
             raise ValueError("exempt and exempt_when: give only one of them")
         try:
@@ -520,7 +522,7 @@ def limiter_options(where: str, given: object) -> dict[str, Any]:
     a callable or a :class:`Rule`. Raises :class:`ConfigurationError`."""
     if isinstance(given, WrittenLimiter):
         return given.options
-    if not isinstance(given, Mapping):
+    if not isinstance(given, Mapping) or not given:
         raise ConfigurationError(
             f'{where}: {brief(given)} is not a limit; give text such as "100/minute", a dict such as '
             '{"type": "ip", "rules": "100/minute"}, a rate_limiter(...), or a list of these'

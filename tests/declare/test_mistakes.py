@@ -179,6 +179,7 @@ CONTAINING_ITSELF.append(CONTAINING_ITSELF)
         ("5/fortnight", "unknown unit"),
         (5, "5 is not a limit; give text such as"),
         (object(), "is not a limit"),
+        ({}, "{} is not a limit; give text such as"),
         ({"5/minute"}, "is not a limit"),
         (["5/minute", 5], "5 is not a limit"),
         (["5/minute", ["6/minute"]], r"\['6/minute'\] is not a limit"),
