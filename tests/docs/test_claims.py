@@ -14,10 +14,20 @@ import pytest
 import redis
 from flask import Flask
 from flask.testing import FlaskClient
+from werkzeug.exceptions import HTTPException
 
 import flask_multilimit
 from docs.snippets import blocks_of
-from flask_multilimit import IP, ConfigurationWarning, Rule, rate_limiter
+from flask_multilimit import (
+    IP,
+    AccessDenied,
+    ConfigurationWarning,
+    MultiLimit,
+    RateLimitExceeded,
+    Rule,
+    StorageUnavailable,
+    rate_limiter,
+)
 from support.asking import ask
 from support.folders import ROOT
 from support.servers import Server
@@ -313,6 +323,29 @@ class TestResponses:
         answer = client.get("/")
         assert "Refused by ip-60s." in answer.text
         assert answer.headers["Retry-After"] == "60"
+
+    @pytest.mark.parametrize(
+        ("settings", "status"),
+        [
+            ({}, 429),
+            ({"MULTILIMIT_DENY": ["127.0.0.1"]}, 403),
+            ({"MULTILIMIT_STORAGE_URI": "redis://127.0.0.1:1", "MULTILIMIT_ON_STORAGE_ERROR": "deny"}, 503),
+        ],
+    )
+    def test_handler_of_all_exceptions_gets_no_refusal_if_those_of_the_page_are_registered(
+        self, settings: dict[str, Any], status: int
+    ) -> None:
+        sentences = next(part for part in (ROOT / self.PAGE).read_text().split("\n\n") if "`Exception`" in part)
+        app = Flask(__name__)
+        app.config.from_mapping(settings)
+        app.register_error_handler(Exception, lambda _: ("broken", 500))
+        refusals: list[type[HTTPException]] = [RateLimitExceeded, AccessDenied, StorageUnavailable]
+        for refusal in refusals:
+            if refusal.__name__ in sentences:
+                app.register_error_handler(refusal, refusal.get_response)
+        MultiLimit(app, unmatched_limits="1/minute")
+
+        assert statuses(app, "/", 2)[-1] == status
 
     def test_problem_of_an_error_handler_has_more_members(self, run: Run) -> None:
         client = run(self.PAGE, "problem")["app"].test_client()
