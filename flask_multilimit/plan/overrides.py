@@ -69,8 +69,6 @@ class Overrides:
     def limits_at(self, scope: str, *, exempt: bool = False) -> dict[Declaration, str]:
         """The limiters that only an override declares, with its id. If ``scope`` is ``exempt`` from limits that are
         declared elsewhere, only those of overrides that name it."""
-        if not self.entries:
-            return {}
         return {
             rate_limiter(**each.limit.options).at(_where_added(each)): each.id
             for each in self.at(scope).changes
