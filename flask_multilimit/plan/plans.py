@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, lru_cache
 from hashlib import blake2b
 from typing import Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -89,10 +89,8 @@ class Plans:
         self._endpoints: dict[tuple[str, str], Plan] = {}
         self._options: dict[tuple[str, bool], Plan] = {}
         self._unmatched: dict[str, Plan] = {}
-        self._types: dict[str, SubjectType] = {}
-        self._types_of: tuple[int, bool] | None = None
-        self._places: Mapping[Place, Mapping[Declaration, str]] = {}
-        self._places_of = -1
+        self._types = lru_cache(maxsize=1)(self._find_types)
+        self._places = lru_cache(maxsize=1)(self._find_places)
         self._services: WeakKeyDictionary[Stack, dict[str | None, Plan]] = WeakKeyDictionary()
 
     # Build
@@ -230,19 +228,20 @@ class Plans:
 
     def limiters_at(self, place: Place) -> Iterable[tuple[Declaration, str]]:
         """The limiters of endpoints whose keys are at ``place``, with their endpoints."""
-        if self._places_of != self._number:
-            with suppress(ConfigurationError):  # a mistake at an endpoint is no matter of a task
-                self.ensure()
-            number, found = self._number, defaultdict[Place, dict[Declaration, str]](dict)
-            for plan in self.made:
-                for limiter in plan.limiters:
-                    found[limiter.place].setdefault(limiter.declaration, plan.scope)
-            self._places, self._places_of = found, number
-        return self._places[place].items() if place in self._places else ()
+        return self._places(self._number).get(place, {}).items()
+
+    def _find_places(self, number: int) -> Mapping[Place, Mapping[Declaration, str]]:  # noqa: ARG002 - the key of the cache
+        with suppress(ConfigurationError):  # a mistake at an endpoint is no matter of a task
+            self.ensure()
+        found = defaultdict[Place, dict[Declaration, str]](dict)
+        for plan in self.made:
+            for limiter in plan.limiters:
+                found[limiter.place].setdefault(limiter.declaration, plan.scope)
+        return found
 
     @property
     def _number(self) -> int:
-        """How many plans are made."""
+        """How many plans are made: what is found in all of them is found again when there are more."""
         return len(self._endpoints) + len(self._unmatched)
 
     def fingerprint(self) -> str:
@@ -259,24 +258,18 @@ class Plans:
     @property
     def types(self) -> Mapping[str, SubjectType]:
         """The types by name: those that every app has, and those of limiters of endpoints."""
-        if self._types_of == self._sources_of_types:
-            return self._types
+        return self._types(self._number, self.subjects.knows_users)
+
+    def _find_types(self, number: int, knows_users: bool) -> Mapping[str, SubjectType]:  # noqa: ARG002 - keys of the cache
         self.ensure()  # a check may come before the first request, even before an endpoint is added
         self.declared.ensure()  # lists hold although overrides switch all limiters of a type off
-        _, knows_users = sources = self._sources_of_types
         found: dict[str, SubjectType] = {LimitType.IP.value: LimitType.IP}
         if knows_users:
             found[LimitType.USER.value] = LimitType.USER
         made = (*self.declared.made, *self.made)
         for declared in (limiter.declaration for plan in made for limiter in plan.limiters):
             found.setdefault(declared.type_name, declared.type)
-        self._types, self._types_of = found, sources
         return found
-
-    @property
-    def _sources_of_types(self) -> tuple[int, bool]:
-        """The number of plans, and whether the app can tell users: the types are found again when these change."""
-        return self._number, self.subjects.knows_users
 
     def parts_of(self, subject: Subject) -> tuple[Subject, ...]:
         """The parts of a subject, if its type has several here; so do types called ``user+ip``, also of functions."""
