@@ -344,12 +344,10 @@ class Planner:
             for each in sorted(declared, key=lambda each: (each in added, each.methods is not None))
         }
         planned = tuple(named[each] for each in serving)
-        reject_shared_keys(scope, ((each.declaration, each.stem) for each in planned if each.declaration not in added))
         if overrides:
             planned = _overridden((scope,), planned, overrides)
         planned = tuple(_separated(planned, added))
-        if overrides:
-            reject_shared_keys(scope, ((each.declaration, each.stem) for each in planned))
+        reject_shared_keys(scope, ((each.declaration, each.stem) for each in planned))
         return Plan(scope, stack, planned, early, self.cached_apply)
 
     def limiters_elsewhere(self, scope: str, declarations: Iterable[Declaration]) -> Iterator[PlannedLimiter]:
