@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 from secrets import token_hex
-from typing import Any, Literal, NamedTuple, TypedDict, get_args
+from typing import Any, Literal, NamedTuple, TypedDict, cast, get_args
 
 from ..engine import StorageError
 from ..engine.forks import LateLock
@@ -273,12 +273,5 @@ def _change(id_: Any, fields: Any) -> Change:
         _text(each) for each in (fields if isinstance(fields, list) else [x for pair in fields.items() for x in pair])
     ]
     values = dict(zip(flat[::2], flat[1::2], strict=True))
-    return Change(
-        at=int(_text(id_).partition("-")[0]) / 1000,
-        author=values.get("author", ""),
-        reason=values.get("reason", ""),
-        what=values.get("what", ""),
-        entry=values.get("entry", ""),
-        id=values.get("id", ""),
-        replaces=values.get("replaces", ""),
-    )
+    texts = {name: values.get(name, "") for name in Change.__annotations__}
+    return cast("Change", {**texts, "at": int(_text(id_).partition("-")[0]) / 1000})
