@@ -201,15 +201,8 @@ class MultiLimit:
         check ends; elsewhere, or after that, until :meth:`release` or for their timeout. Returns the
         :class:`Decision`, whether or not it is ``allowed``; see :meth:`limit`.
         """
-        options = {
-            "type": type,
-            "rules": rules,
-            "cost": cost,
-            "shadow": shadow,
-            "on_storage_error": on_storage_error,
-            "name": name,
-            "key": key,
-        }
+        options = dict(locals())
+        del options["self"], options["scope"], options["subject"]
         return gate_in_force().check_inline(scope, options, subject)[0]
 
     @contextmanager

@@ -148,19 +148,10 @@ class Control:
         :param force: make the change even if it leaves less than a hundredth of what is declared, lets pass 1,000 times
             as much, or switches all limits off.
         """
-        given = {
-            "kind": "override",
-            "endpoint": endpoint,
-            "rule": rule,
-            "limiter": limiter,
-            "who": who,
-            "rules": rules,
-            "times": times,
-            "shadow": shadow,
-            "off": off,
-            "limit": {"rules": limit} if isinstance(limit, str) else limit,
-        }
-        entry = self._make_entry(given, for_=for_, lasting=lasting, reason=reason, author=author)
+        given = dict(locals(), kind="override", limit={"rules": limit} if isinstance(limit, str) else limit)
+        terms = {name: given.pop(name) for name in Terms.__annotations__}
+        del given["self"], given["force"]
+        entry = self._make_entry(given, **terms)
         self.put(entry, force=force)
         assert isinstance(entry, Override)
         return entry
