@@ -62,6 +62,7 @@ class Record(Bill):
 
     def __init__(self, plan: Plan) -> None:
         self.open_charges: tuple[tuple[Decision, Sequence[Any]], ...] = ()  # instead of a call of Bill.__init__
+        self.real_costs: dict[str, int] = {}
         self.plan: Plan = plan
         """The plan of its endpoint, looked up once."""
         self.checked: bool = False
