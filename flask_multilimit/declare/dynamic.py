@@ -6,14 +6,13 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import count
 from math import inf
-from threading import Lock
 from time import monotonic
 from typing import Any, TypeVar, cast
 
 from flask import Flask
 
 from ..engine import ConfigurationError, Rule
-from ..engine.forks import notify_child
+from ..engine.forks import LateLock
 from ..engine.keys import escape_subject
 from ..engine.rules import REFUSE_ALL, Rules, rules_from
 from ..engine.text import SafeLogger
@@ -56,8 +55,7 @@ class DynamicRules:
         self._failing = False
         self._failing_for: OrderedDict[str, None] = OrderedDict()
         self._reports = deque([-inf] * MOST_REPORTS, MOST_REPORTS)
-        self._lock = Lock()
-        notify_child(self)
+        self._lock = LateLock()
 
     def for_request(
         self, subject: Subject, *, keep: bool = True, ask: Callable[..., object] = ask_callable
@@ -129,12 +127,8 @@ class DynamicRules:
         parts = parts_in(subject.value) if isinstance(self.declaration.type, tuple) else (subject,)
         return all(part.type in _SHARED_TYPES or not part.value for part in parts)
 
-    def _after_fork_in_child(self) -> None:
-        """Make a new lock: the thread that held it is not in the child."""
-        self._lock = Lock()
-
     def _keep(self, subject: Subject, name: str, call: int, rules: tuple[Rule, ...]) -> None:
-        with self._lock:
+        with self._lock():
             self._failing = False
             self._failing_for.pop(name, None)
             latest, _ = self._good.get(name, (-1, ()))
@@ -149,7 +143,7 @@ class DynamicRules:
         log_once_a_minute(self._app, error, text, self.declaration.where, override)
 
     def _report(self, name: str, error: Exception) -> None:
-        with self._lock:
+        with self._lock():
             now, first = monotonic(), not self._failing and name not in self._failing_for
             if first and now < self._reports[0] + MINUTE:
                 return

@@ -525,7 +525,7 @@ def test_forked_child_serves_although_another_thread_kept_rules_at_the_fork(limi
     assert get(limited, "f") == 200
     (rules,) = gate_of(limited).plans.planner.dynamic.values()
 
-    with rules._lock:
+    with rules._lock():
         of_child = forked(lambda: get(limited, "g"))
 
     assert of_child() == 200
