@@ -48,6 +48,17 @@ def test_limiter_of_an_app_applies_overrides_of_a_scope(shop: Shop, override: di
         assert passes(shop.multilimit.limiter, mail()) == admitted
 
 
+def test_check_costs_as_much_after_an_override_that_replaces_rates_and_slots(shop: Shop) -> None:
+    shop.control.override("mail", limiter="user", rules="9/minute", lasting=True, force=True)
+
+    with shop.app.app_context():
+        limiter = shop.multilimit.limiter
+        limiter.check(mail(rules="5 at once; 20/minute", cost=4, settle=True))
+        left = [status.remaining for status in limiter.peek(mail()).statuses]
+
+    assert left == [5]
+
+
 @pytest.mark.parametrize("rules", ["1/hour", "1/minute; 1/hour"])
 def test_ban_of_another_scope_watches_rules_changed_by_an_override(shop: Shop, rules: str) -> None:
     shop.control.override("mail", limiter="user", rules=rules, lasting=True, force=True)

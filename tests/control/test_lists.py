@@ -198,6 +198,8 @@ def test_denial_of_a_huge_network_needs_force(shop: Shop, network: str) -> None:
         (lambda control: control.deny("::1", for_=10**5000), "1 second to 400 days"),
         (lambda control: control.deny("::1", lasting=True, reason="x" * 501), "reason="),
         (lambda control: control.undo("12345678"), "no entry has the id '12345678'"),
+        (lambda control: control.import_entries('{"format": 1, "entries": []}', reason=5), "reason=5: give text"),
+        (lambda control: control.import_entries('{"format": 1, "entries": []}', author="\ud800"), "author=.*give text"),
     ],
 )
 def test_invalid_change_of_a_list_is_an_error_and_not_stored(

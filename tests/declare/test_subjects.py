@@ -77,6 +77,11 @@ def test_list_of_subjects_becomes_a_dict_by_type() -> None:
     assert subjects_from(["user:42", EVERYONE, "user:42"]) == {"user": "42", "default": ""}
 
 
+def test_set_of_subjects_is_in_the_same_order_in_all_processes() -> None:
+    names = [f"name-{each}" for each in "abcdefghijklmnopqrst"]
+    assert list(subjects_from({f"{name}:42" for name in names})) == names
+
+
 @pytest.mark.parametrize("subjects", [42, [], ["42"], ["user:42", "user:43"]])
 def test_conflicting_or_empty_list_of_subjects_is_an_error(subjects: object) -> None:
     with pytest.raises(ConfigurationError, match="subject"):
