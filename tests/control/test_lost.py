@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from control.conftest import Shop, shop_on
+from flask_multilimit.control import document
 from flask_multilimit.control.store import StoreInStorage, version_of, written_at
 from flask_multilimit.engine import StorageError
 from flask_multilimit.serve.gate import gate_of
@@ -118,6 +119,22 @@ def test_change_made_right_after_the_loss_is_kept(own_server: Server) -> None:
 
     assert {str(each) for each in worker.control.entries()} == {"deny 10.0.0.1", "allow 10.0.0.2"}
     assert [each["entry"] for each in put_back(worker)] == ["changes that the server had lost: 1"]
+
+
+def test_change_made_right_after_the_loss_is_kept_if_it_and_the_lost_ones_are_too_many(
+    own_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = serving(own_server)
+    worker.control.deny("10.0.0.1", lasting=True)
+    worker.control.deny("10.0.0.2", lasting=True)
+    worker.follower.close()
+
+    restart(own_server)
+    shop_on(own_server.tcp_url).control.allow("10.0.0.3", lasting=True, author="first")
+    monkeypatch.setattr(document, "MOST_ENTRIES", 2)
+    ask_twice(worker)
+
+    assert denied(worker) == {"10.0.0.3"}
 
 
 def test_change_made_right_after_the_loss_is_not_said_to_be_put_back(own_server: Server) -> None:
