@@ -371,20 +371,10 @@ def _holding_until_raised(holder: Holder) -> Iterator[None]:
 def _end_with(result: Any, holder: Holder) -> Any:
     """Wrap a lazy ``result`` so that ``holder`` ends when it ends, or when it is dropped before its end or even its
     beginning."""
-    wrapped: Any
     if isinstance(result, CoroutineType):
-        wrapped = _await_and_end(result, holder)
-    else:
-        wrapper = _HoldingGenerator if isinstance(result, GeneratorType) else _HoldingAsyncGenerator
-        wrapped = wrapper(result, holder)
-    weakref.finalize(wrapped, _end_later, holder).atexit = False
-    return wrapped
-
-
-def _end_later(holder: Holder) -> None:
-    """End ``holder`` in another thread: garbage is collected at any point of any code, perhaps inside of a lock."""
-    if not holder.ended:
-        KEEPER.call_soon(holder.end)
+        return _await_and_end(result, holder)
+    wrapper = _HoldingGenerator if isinstance(result, GeneratorType) else _HoldingAsyncGenerator
+    return wrapper(result, holder)
 
 
 async def _await_and_end(coroutine: CoroutineType[Any, Any, Any], holder: Holder) -> Any:
