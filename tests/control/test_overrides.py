@@ -533,6 +533,7 @@ def test_added_limiter_is_changed_by_later_changes_alone(shop: Shop, change: dic
         ({"limit": {"rules": "9/hour", "name": "x"}}, 'at show: new limit {"rules": "9/hour", "name": "x"}'),
         ({"limiter": "ip", "times": 1.5}, "limiter ip at show: 1.5 times the count"),
         ({"limiter": "ip", "rules": {"count": 9}}, 'limiter ip at show: {"count": 9}'),
+        ({"limiter": "ip", "rules": ["9/hour", {"count": 9}]}, 'limiter ip at show: ["9/hour", {"count": 9}]'),
     ],
     ids=str,
 )
