@@ -493,8 +493,6 @@ def _check_parts(parts: object) -> None:
 @lru_cache(maxsize=1024)
 def _without_reserve(rule: Rule, kept: Fraction) -> Rule:
     reject_buckets(rule)
-    if not kept:
-        return rule
     count = max(_units_left(rule.count, kept), 1)
     lease = None if rule.lease is None or count < 2 else min(rule.lease, count)
     return changed(rule, count=count, lease=lease)
