@@ -323,7 +323,6 @@ def _check_reserve(declaration: Declaration) -> None:
     if not isinstance(declaration.reserve, (Reserve, NoneType)):
         raise ConfigurationError(f'reserve={brief(declaration.reserve)}: give Reserve({{"critical": 0.2}}, priority)')
     if declaration.reserve is not None:
-        check_callable("priority", declaration.reserve.priority)
         declaration.reserve.check_rules(declaration.fallback or declaration.fixed_rules)
 
 
@@ -448,10 +447,7 @@ class Reserve:
 
     def __post_init__(self) -> None:
         _check_parts(self.parts)
-        if not callable(self.priority):
-            raise ConfigurationError(
-                f"reserve: priority={brief(self.priority)}: give a callable that returns the priority of the request"
-            )
+        check_callable("reserve: priority", self.priority)
 
     def check_rules(self, rules: Iterable[Rule]) -> None:
         """Raise :class:`ConfigurationError` unless a part of each of ``rules`` is left for all requests."""
