@@ -237,7 +237,9 @@ def test_refund_may_name_one_key_by_several_hits_while_overrides_apply(shop: Sho
     assert [(status.charged, status.remaining) for status in refunded.statuses] == [(0, 3)]
 
 
-def test_limiter_without_an_app_applies_overrides_with_follow_control(on_server: str) -> None:
+def test_limiter_without_an_app_applies_overrides_with_follow_control(
+    on_server: str, caplog: pytest.LogCaptureFixture
+) -> None:
     limiter, control = Limiter(on_server), shop_on(on_server).control
     follow_control(limiter)
     try:
@@ -246,6 +248,7 @@ def test_limiter_without_an_app_applies_overrides_with_follow_control(on_server:
 
         until(lambda: limiter.peek(mail()).statuses[0].rule.count == 4)
         assert passes(limiter, mail()) == 2
+        assert caplog.messages == [], "it is no worker, which would announce itself"
     finally:
         limiter.close()
 
