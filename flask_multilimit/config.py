@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from .engine import ConfigurationError
 from .engine.errors import brief, message_of
 from .engine.hits import OnStorageError
-from .engine.keys import DEFAULT_PREFIX, check_prefix
+from .engine.keys import DEFAULT_PREFIX, checked_prefix
 from .engine.storage import DEFAULT_TIMEOUT, DENY_SECONDS, LONGEST_DENY_SECONDS
 from .engine.storage.addresses import shown_storage
 from .engine.storage.forgetting import FEWEST_KEYS, MOST_KEYS
@@ -37,7 +37,7 @@ class Settings(BaseModel):
     storage_uri: str = Field("memory://", repr=False)
     """Where quotas are kept: ``memory://``, or a URI of another scheme in ``SCHEMES``."""
 
-    storage_timeout: float = Field(DEFAULT_TIMEOUT, gt=0, le=60, strict=False)
+    storage_timeout: float = Field(DEFAULT_TIMEOUT, gt=0, le=60)
     """Seconds to wait for a connection, and again for an answer; above 0, at most 60. A check without an answer is
     repeated once, unless the first try took more than a second. A client object of your own has its own time-outs."""
 
@@ -55,11 +55,11 @@ class Settings(BaseModel):
     of charges that it keeps to make later. Beyond that, those whose quota is whole again soonest are forgotten first,
     and those that refuse now last."""
 
-    deny_cache: float = Field(DENY_SECONDS, ge=0, le=LONGEST_DENY_SECONDS, strict=False)
+    deny_cache: float = Field(DENY_SECONDS, ge=0, le=LONGEST_DENY_SECONDS)
     """Maximum seconds for which a process remembers a refusal and repeats it without asking a shared storage; 0 asks
     each time."""
 
-    key_prefix: str = DEFAULT_PREFIX
+    key_prefix: Annotated[str, AfterValidator(checked_prefix)] = DEFAULT_PREFIX
     """Every key begins with this, unless a limiter has a ``key`` of its own."""
 
     enabled: bool = True
@@ -153,19 +153,6 @@ class Settings(BaseModel):
     """A file in which workers keep the newest changes, relative to the app's instance folder. A worker that starts
     while the storage is down applies them. Without it, such a worker knows no bans and no changes."""
 
-    @field_validator("key_prefix")
-    @classmethod
-    def _check_key_prefix(cls, value: str) -> str:
-        check_prefix(value)
-        return value
-
-    @field_validator("storage_timeout", "deny_cache", mode="before")
-    @classmethod
-    def _check_seconds(cls, value: Any) -> Any:
-        if isinstance(value, bool):
-            raise ValueError("give a number of seconds")
-        return value
-
     @field_validator("exempt", "allow", "deny", mode="before")
     @classmethod
     def _check_texts(cls, value: Any, info: ValidationInfo) -> Any:
@@ -235,7 +222,6 @@ _REMEDIES = {
     "string_too_short": "give text that is not empty",
     "int_type": "give a whole number",
     "float_type": "give a number",
-    "float_parsing": "give a number",
     "finite_number": "give a finite number",
     "bool_type": "give true or false",
 }

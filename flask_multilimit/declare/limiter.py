@@ -17,7 +17,7 @@ from ..engine import Ban, ConfigurationError, Decision, Rule
 from ..engine.algorithms import ALGORITHMS
 from ..engine.errors import brief, check_bool, is_number
 from ..engine.hits import OnStorageError, check_ban, check_cost, check_hash_tag, check_hit_cost, check_policy
-from ..engine.keys import NAME_PATTERN, RESERVED_TYPES, HashTag, check_prefix
+from ..engine.keys import NAME_PATTERN, RESERVED_TYPES, HashTag, checked_prefix
 from ..engine.rules import Rules, changed, rules_from
 from ..engine.text import plain_text
 from .subjects import LimitType, SubjectType, type_name_of, types_in
@@ -262,7 +262,7 @@ def _methods(methods: object) -> frozenset[str]:
 def _validate(declaration: Declaration) -> None:
     _check_type(declaration.type, declaration.name)
     if declaration.key is not None:
-        check_prefix(declaration.key)
+        checked_prefix(declaration.key)
     _check_scope(declaration.scope)
     check_hash_tag(declaration.hash_tag)
     _check_cost(declaration)

@@ -113,10 +113,11 @@ def _is_ipv6(text: str) -> bool:
 _LIKE_IPV6 = re.compile(r"([0-9A-Fa-f]{1,4}:[0-9A-Fa-f:.]{1,40})(?:[%/].*)?")
 
 
-def check_prefix(value: object) -> None:
-    """Raise :class:`ConfigurationError` unless ``value`` can begin a key."""
+def checked_prefix(value: object) -> str:
+    """``value``. Raises :class:`ConfigurationError` unless it can begin a key."""
     if not isinstance(value, str) or not PREFIX_PATTERN.fullmatch(value):
         raise ConfigurationError(f"key prefix {brief(value)}: 1 to 32 printable ASCII characters, no spaces or braces")
+    return value
 
 
 def stem_of(prefix: str, scope: str, hash_tag: HashTag, methods: str = "") -> str:

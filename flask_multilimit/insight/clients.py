@@ -190,7 +190,8 @@ def _everywhere(gate: AppGate, client: Client, *, declared: bool) -> Iterator[Ap
     types = {*client.given, *([LimitType.USER.value] if ANONYMOUS in client.given else ())}
     several = dict.fromkeys((gate.plans, gate.plans.declared) if declared else (gate.plans,))
     for place in places_of(gate):
-        counted = {name for each in place.limiters for name in _names_of(each.planned.declaration.type_name)}
+        names = [each.planned.declaration.type_name for each in place.limiters]
+        counted = {part for name in names for part in (name, *name.split("+"))}
         if types & counted or len(several) > 1:
             for plans in several:
                 resolve = plans.subjects.given(client.given)
@@ -252,7 +253,3 @@ def listed_of(gate: AppGate, client: Client) -> Listed | None:
 def in_traffic(client: Client) -> dict[str, str]:
     """Its subjects by type, as traffic keeps them."""
     return {type_name: encodable(short(value)) for type_name, value in client.given.items()}
-
-
-def _names_of(type_name: str) -> set[str]:
-    return {type_name, *type_name.split("+")}

@@ -106,8 +106,7 @@ def require_charges(gate: AppGate) -> None:
     gate.plans.ensure()
     limiters = [each for plan in gate.plans.made for each in plan.limiters]
     prefixes = {gate.settings.key_prefix, *(each.place[0] for each in limiters)}
-    is_cluster = isinstance(storage, ClusterStorage)  # limits of functions, by subject and of others may lie anywhere
-    numbers = range(ON_EACH_SERVER if is_cluster else 1)
+    numbers = range(ON_EACH_SERVER if isinstance(storage, ClusterStorage) else 1)  # functions may have others
     stems = [stem_of(prefix, str(number), "scope") for prefix in prefixes for number in numbers]
     stems += [each.stem for each in limiters if each.declaration.hash_tag == "scope"]
     server_of: Callable[[str], object] = storage.owner_of if isinstance(storage, ClusterStorage) else lambda _: None

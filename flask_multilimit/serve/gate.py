@@ -353,8 +353,7 @@ class AppGate(AppState):
         return None if request is None else self._records.open(request, self.plans.of_request(request) or NO_PLAN)
 
     def _end_early(self, record: Record | None, end: object) -> None:
-        """Check the limits that apply to a request that does not reach its view: it ends with an answer or an error. A
-        refusal takes its place, but not that of SystemExit or gevent.Timeout."""
+        """Check the limits of a request that ends before its view. A refusal does not replace gevent.Timeout."""
         if record is None or record.checked:
             return
         try:

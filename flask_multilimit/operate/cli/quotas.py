@@ -8,7 +8,7 @@ from functools import partial
 
 import click
 
-from ...declare.subjects import EVERYONE, LimitType, subjects_given
+from ...declare.subjects import Subject, subjects_given
 from ...engine import ConfigurationError
 from ...engine.errors import brief
 from ...engine.text import is_storable
@@ -64,7 +64,8 @@ def reset_command(
     """
     given = subjects_given(ip=ip, user=user, everyone=everyone, subjects=subjects)
     _require_one_place(endpoint, method, given, everywhere=everywhere, everything=everything)
-    what = f"{_subjects_text(given)} {_place(endpoint, method)}" if given else "all quotas of all subjects"
+    whose = " + ".join(str(Subject(*each)).removeprefix("ip:") for each in given.items())
+    what = f"{whose} {_place(endpoint, method)}" if given else "all quotas of all subjects"
     gate = current_gate()
     gate.subjects.require_clients(given)
     if endpoint is not None:
@@ -85,13 +86,6 @@ def _require_one_place(
         raise click.UsageError("Say whose quotas: --ip, --user, --subject or --everyone.")
     if endpoint is None and method is not None:
         raise click.UsageError("--method is for an ENDPOINT.")
-
-
-def _subjects_text(given: Mapping[str, str]) -> str:
-    return " + ".join(
-        "everyone" if name == EVERYONE.type else value if name == LimitType.IP.value else f"{name}:{value}"
-        for name, value in given.items()
-    )
 
 
 def _place(endpoint: str | None, method: str | None) -> str:

@@ -95,6 +95,5 @@ def _read(module: ModuleType, name: str) -> str:
         loader: Any = SourceFileLoader(name, file) if module.__spec__ is None else module.__spec__.loader
         text = loader.get_data(file).decode().replace("\r\n", "\n") + "\n"
     except (OSError, UnicodeError) as error:
-        remedy = f"put {name}.lua, in UTF-8, beside the module of the algorithm"
-        raise ConfigurationError(f"the Lua of an algorithm cannot be read: {error}; {remedy}") from error
+        raise ConfigurationError(f"the Lua of an algorithm: {error}; put {name}.lua beside its module") from error
     return text if _SPANS_LINES.search(text) else _COMMENT.sub("", text).removesuffix("\n")
