@@ -205,6 +205,8 @@ def subjects_given(
         raise ConfigurationError(f'ip={brief(address)}: give the address as text, such as "203.0.113.7"')
     named = [*subjects.items(), (LimitType.IP.value, address), (LimitType.USER.value, user)]
     given = {name: _given_id(name, value) for name, value in named if value is not None}
+    if len(given) < sum(value is not None for _, value in named):
+        raise ConfigurationError(f"{' and '.join(subjects)}: give each type once, as a subject or by itself")
     if everyone:
         given[EVERYONE.type] = EVERYONE.value
     return given

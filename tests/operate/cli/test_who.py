@@ -39,6 +39,10 @@ def test_check_and_reset_accept_an_ipv6_address_or_network(on_server: Command, s
         (("check", "update", "--ip", "2001:db8::/48"), "IPv6 addresses of one /64 count as one client"),
         (("reset", "--all", "--ip", "2001:db8::1/64", "--yes"), "'2001:db8::1/64' is not an IP address"),
         (("check", "update", "--ip", "203.0.113.7/32"), "'203.0.113.7/32' is not an IP address"),
+        (
+            ("check", "update", "--user", "1", "--subject", "user:2"),
+            "user: give each type once, as a subject or by itself",
+        ),
         (("check", "update", "--subject", "api_key"), "subject 'api_key': give TYPE:VALUE"),
         (("reset", "update", "--yes"), "Say whose quotas: --ip, --user, --subject or --everyone."),
         (("reset", "--all", "--yes"), "Say whose quotas: --ip, --user, --subject or --everyone."),
