@@ -97,6 +97,8 @@ class Override(_Entry):
             choices = " or ".join(sorted(takers[named[0]]))
             values = {"change": what[0], "named": named[0], "choices": choices}
             raise ValueError(Phrase("{change} does not apply to a {named}: give {choices}", **values))
+        if named == ["rule"] and self.rules is not None and len(rules_of(self.rules)) > 1:
+            raise ValueError(Phrase("rules: one rule replaces a rule; to give several, name its limiter"))
         if not named and what == ["rules"]:
             raise ValueError(Phrase("rules: name what they replace: rule, limiter or who; to add a limit, use limit"))
         if self.endpoint is None and "who" not in named:

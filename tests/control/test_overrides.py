@@ -397,6 +397,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ),
     ({"endpoint": "show", "limit": {"typ": "ip"}}, "limit.typ: is not an option; did you mean 'type'"),
     ({"endpoint": "show", "rules": "9/minute"}, "rules: name what they replace"),
+    ({"endpoint": "show", "rule": "ip-60s", "rules": ["9/minute", "9/hour"]}, "rules: one rule replaces a rule"),
+    ({"endpoint": "show", "rule": "ip-60s", "rules": "9/minute; 9/hour"}, "rules: one rule replaces a rule"),
     ({"endpoint": "show", "rule": "ip-60s"}, "nothing given"),
     ({"endpoint": "show", "rule": "ip-60s", "limiter": "ip", "off": True}, "rule and limiter: give only one of them"),
     ({"endpoint": "show", "rule": "ip-60s", "shadow": True}, "shadow does not apply to a rule"),
