@@ -303,8 +303,7 @@ def test_lists_of_a_few_networks_are_no_finding(shop: Callable[..., Shop]) -> No
 
 
 def test_remedy_for_a_change_without_an_endpoint_minds_other_releases(on_server: Shop) -> None:
-    with on_server.app.app_context():
-        entry = on_server.control.override("next.release", times=2, lasting=True, force=True)
+    entry = on_server.control.override("next.release", times=2, lasting=True, force=True)
 
     (found,) = (each for each in on_server.findings("control") if each.level == "warning" and entry.id in each.text)
     assert "or a function or a check inside a view has it" in found.text
@@ -325,8 +324,7 @@ def test_remedy_for_a_change_that_does_not_fit_minds_other_releases(on_server: S
 
 @pytest.mark.parametrize(("kind", "effect"), [("allow", "exempt from all limits"), ("deny", "refused")])
 def test_forced_entry_about_everybody_is_named(on_server: Shop, kind: str, effect: str) -> None:
-    with on_server.app.app_context():
-        entry = getattr(on_server.control, kind)("0.0.0.0/0", lasting=True, force=True)
+    entry = getattr(on_server.control, kind)("0.0.0.0/0", lasting=True, force=True)
     assert f"or more, are {effect}: 0.0.0.0/0 ({kind} {entry.id})" in on_server.finding("lists").text
 
 
@@ -507,8 +505,7 @@ def test_changes_are_counted_with_a_warning_when_nothing_is_on_disk(on_server: S
     forgets = "The server keeps nothing on disk: if it and all workers stop, the changes in force are lost."
     assert [each.text for each in on_server.findings("control")] == ["No changes: all limits are as declared."]
 
-    with on_server.app.app_context():
-        on_server.control.deny("203.0.113.9", lasting=True)
+    on_server.control.deny("203.0.113.9", lasting=True)
 
     told = [(each.level, each.text) for each in on_server.findings("control")]
     assert told == [("warning", forgets), ("ok", "1 change in force.")]
@@ -519,8 +516,7 @@ def test_changes_have_no_warning_when_workers_keep_a_copy_on_disk(
     server: Server, shop: Callable[..., Shop], tmp_path: Path
 ) -> None:
     copying = shop(server.url, MULTILIMIT_CONTROL_COPY=str(tmp_path / "changes"))
-    with copying.app.app_context():
-        copying.control.deny("203.0.113.9", lasting=True)
+    copying.control.deny("203.0.113.9", lasting=True)
     assert [(each.level, each.text) for each in copying.findings("control")] == [("ok", "1 change in force.")]
 
 

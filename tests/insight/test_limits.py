@@ -9,18 +9,13 @@ from flask.views import MethodView
 from werkzeug.routing import Rule as Route
 
 from flask_multilimit import IP, MultiLimit, rate_limiter
-from flask_multilimit.control.control import Control
 from flask_multilimit.engine import RedisStorage
 from flask_multilimit.insight.doctor import examine
 from flask_multilimit.insight.keys import SlotsInUse, keys, prefixes_of, slots_in_use, stored_keys
 from flask_multilimit.insight.limits import Limit, endpoint_limits, places_of
 from flask_multilimit.serve.gate import AppGate, gate_of
 from support.asking import statuses, view
-
-
-def control_of(app: Flask) -> Control:
-    with app.app_context():
-        return gate_of(app).applier.control
+from support.changes import control_of
 
 
 def limits_of(gate: AppGate, endpoint: str) -> list[Limit]:

@@ -31,6 +31,7 @@ from flask_multilimit.insight.traffic import looking, now
 from flask_multilimit.observe.traffic import reader_of
 from flask_multilimit.serve.gate import gate_of
 from support.asking import ask, statuses, view
+from support.changes import control_of
 from support.clock import Clock
 from support.cluster import Cluster
 from support.servers import Binary, Server
@@ -206,8 +207,7 @@ def test_why_and_check_say_that_nothing_is_limited_while_limits_are_switched_off
     storage = server.url
     app = app_on(storage)
     assert statuses(app, *["/login"] * 5, environ_base=CLIENT) == [200, 200, 429, 429, 429]
-    with app.app_context():
-        app.extensions["multilimit"].control.deny("203.0.113.7", lasting=True)
+    control_of(app).deny("203.0.113.7", lasting=True)
     off = Flask("shop")
     off.config.update(MULTILIMIT_ENABLED=False, MULTILIMIT_DENY=["203.0.113.7"])
     MultiLimit(off, storage=storage)
@@ -550,8 +550,7 @@ def test_why_knows_an_endpoint_whose_name_traffic_cuts_off(app: Flask) -> None:
 
 
 def test_why_names_a_ban_by_a_person_and_unban_lifts_it(app: Flask) -> None:
-    with app.app_context():
-        app.extensions["multilimit"].control.ban("203.0.113.7", for_="1h", author="bob", reason="scraper")
+    control_of(app).ban("203.0.113.7", for_="1h", author="bob", reason="scraper")
     assert statuses(app, "/quote", environ_base=CLIENT) == [429]
 
     found = why(app, "203.0.113.7")
@@ -620,8 +619,7 @@ def test_why_page_and_api_give_the_same_answer(app: Flask) -> None:
 
 def test_verdict_of_the_page_is_in_one_language(app: Flask) -> None:
     counted(app, *["/login", "/nowhere"] * 5)
-    with app.app_context():
-        app.extensions["multilimit"].control.deny("192.0.2.1", lasting=True)
+    control_of(app).deny("192.0.2.1", lasting=True)
 
     def verdict(who: str) -> str:
         page = app.test_client().get(f"/multilimit/subject?who={who}&lang=zh").text
@@ -672,8 +670,7 @@ def test_every_ban_in_force_is_listed_with_client_and_origin(shared: str, traffi
     statuses(app, *["/login"] * 5, environ_base=CLIENT)
     counted(app, *["/nowhere"] * 5, environ_base={"REMOTE_ADDR": "2001:db8::7"})
     until(lambda: len(bans(gate_of(app))) == 2)
-    with app.app_context():
-        app.extensions["multilimit"].control.ban("api_key:eve", for_="1h", author="bob", reason="spam")
+    control_of(app).ban("api_key:eve", for_="1h", author="bob", reason="spam")
 
     found = bans(gate_of(app))
     statuses(app, *["/login"] * 2, environ_base={"REMOTE_ADDR": "192.0.2.1"})

@@ -9,6 +9,7 @@ from flask import Flask
 from flask_multilimit.engine.storage.redis.failures import RIGHTS, RIGHTS_OF_OPERATORS, RIGHTS_OF_WORKERS
 from operate.cli.conftest import SHOP, Command
 from operate.dashboard.conftest import ROOT, browser_of, made
+from support.changes import control_of
 from support.servers import Binary, Server
 from support.waiting import until
 
@@ -76,8 +77,7 @@ def served(app: Flask) -> Flask:
 def test_worker_user_may_do_everything_a_worker_does(server: Server, admin: Any) -> None:
     app = served(made(uri_of(server, admin, "worker", WORKER)))
     until(lambda: any("traffic" in key for key in map(str, admin.keys())))
-    with app.app_context():
-        app.extensions["multilimit"].control.deny("198.51.100.1", lasting=True)
+    control_of(app).deny("198.51.100.1", lasting=True)
     assert refused_commands(admin) == []
 
     server.kill()
@@ -100,8 +100,7 @@ def test_operator_user_may_see_every_page_and_change_limits(server: Server, admi
     ada = browser_of("ada", app)
 
     assert {page: ada.get(ROOT + page).status_code for page in PAGES} == dict.fromkeys(PAGES, 200)
-    with app.app_context():
-        app.extensions["multilimit"].control.deny("198.51.100.1", lasting=True)
+    control_of(app).deny("198.51.100.1", lasting=True)
     assert "198.51.100.1" in ada.get(ROOT + "history").text
     assert refused_commands(admin) == []
 

@@ -24,6 +24,7 @@ from flask_multilimit.engine import hits_for
 from flask_multilimit.serve.slots import current_context
 from flask_multilimit.signals import request_denied
 from support.asking import ask, made_public, view
+from support.changes import control_of
 from support.doubles import RecordingStorage
 
 
@@ -255,11 +256,10 @@ def test_user_is_denied_although_a_check_came_before_the_user_loader(app: Flask)
 
 
 def test_subject_is_denied_although_all_limits_that_count_its_type_are_off(app: Flask) -> None:
-    multilimit = MultiLimit(app, deny=["tenant:acme"])
+    MultiLimit(app, deny=["tenant:acme"])
     by_tenant = rate_limiter(type=lambda: request.headers.get("X-Tenant"), name="tenant", rules="9/minute")
     app.add_url_rule("/", "show", by_tenant(view()))
-    with app.app_context():
-        multilimit.control.override("*", off=True, lasting=True, force=True)
+    control_of(app).override("*", off=True, lasting=True, force=True)
 
     assert status_for(app, "::1", headers={"X-Tenant": "acme"}) == 403
 
@@ -509,14 +509,13 @@ def test_denial_is_no_store_although_the_app_makes_every_response_public(app: Fl
 @pytest.mark.parametrize("form", ["seconds", "date"])
 def test_answer_of_an_error_handler_of_the_app_has_the_wait_of_the_entry(app: Flask, form: str) -> None:
     app.config["MULTILIMIT_RETRY_AFTER"] = form
-    multilimit = MultiLimit(app, default_limits="9/minute")
+    MultiLimit(app, default_limits="9/minute")
     app.add_url_rule("/", "show", view())
     app.register_error_handler(429, lambda error: (f"Error {error.code}", error.code))
     app.register_error_handler(403, lambda error: (f"Error {error.code}", error.code))
-    with app.app_context():
-        multilimit.control.ban("203.0.113.1", for_=3600)
-        multilimit.control.deny("203.0.113.2", for_=3600)
-        multilimit.control.deny("203.0.113.3", lasting=True)
+    control_of(app).ban("203.0.113.1", for_=3600)
+    control_of(app).deny("203.0.113.2", for_=3600)
+    control_of(app).deny("203.0.113.3", lasting=True)
 
     answers = [ask(app, environ_base={"REMOTE_ADDR": f"203.0.113.{n}"}) for n in (1, 2, 3)]
 
@@ -526,11 +525,10 @@ def test_answer_of_an_error_handler_of_the_app_has_the_wait_of_the_entry(app: Fl
 
 
 def test_wait_that_an_error_handler_gives_to_a_banned_client_stays(app: Flask) -> None:
-    multilimit = MultiLimit(app, default_limits="9/minute")
+    MultiLimit(app, default_limits="9/minute")
     app.add_url_rule("/", "show", view())
     app.register_error_handler(429, lambda error: ("", error.code, {"Retry-After": "5"}))
-    with app.app_context():
-        multilimit.control.ban("127.0.0.1", for_=3600)
+    control_of(app).ban("127.0.0.1", for_=3600)
 
     assert ask(app).headers.getlist("Retry-After") == ["5"]
 

@@ -8,6 +8,7 @@ from flask import Flask, render_template_string
 from flask_multilimit import ConfigurationError, LimitType, MultiLimit, current_decision, rate_limiter
 from flask_multilimit.engine.rules import MAX_COUNT
 from support.asking import ask
+from support.changes import control_of
 from support.doubles import RecordingStorage
 
 REASONS = ["disabled", "allowed by a list", "no rules for this request", "switched off by an override", "exempt now"]
@@ -47,8 +48,7 @@ def unlimited(request: pytest.FixtureRequest, app: Flask, storage: RecordingStor
         return shown(current_decision)
 
     if request.param == "switched off by an override":
-        with app.app_context():
-            multilimit.control.override("*", off=True, lasting=True, force=True)
+        control_of(app).override("*", off=True, lasting=True, force=True)
     return multilimit
 
 

@@ -30,6 +30,7 @@ from flask_multilimit import (
     rate_limiter,
 )
 from support.asking import ask, policy, statuses, view
+from support.changes import control_of
 from support.clock import Clock
 from support.doubles import RecordingStorage, limited_service, raising
 
@@ -375,8 +376,7 @@ def test_cache_above_the_limiter_that_keeps_errors_does_not_refuse_other_clients
 
 
 def test_denial_is_pickled_and_copied_but_not_for_another_request(limited_app: Flask) -> None:
-    with limited_app.app_context():
-        limited_app.extensions["multilimit"].control.deny("127.0.0.1", lasting=True)
+    control_of(limited_app).deny("127.0.0.1", lasting=True)
     copies: list[AccessDenied] = []
     pickled: list[bytes] = []
 

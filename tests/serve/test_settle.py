@@ -30,6 +30,7 @@ from flask_multilimit import (
 from flask_multilimit.engine import Hit, StorageError, hits_for
 from flask_multilimit.serve.settle import MOST_OPEN
 from flask_multilimit.signals import Event, limit_event
+from support.changes import control_of
 from support.doubles import raising
 from support.waiting import PATIENCE
 
@@ -711,8 +712,7 @@ def test_settle_of_a_limiter_that_is_switched_off_leaves_the_others(app: Flask) 
         return "ok"
 
     get = serve(app, rate_limiter(rules="500/minute", name="tokens", settle=True)(view), settle=True)
-    with app.app_context():
-        app.extensions["multilimit"].control.override("view", limiter="tokens", off=True, lasting=True)
+    control_of(app).override("view", limiter="tokens", off=True, lasting=True)
 
     assert [get().text, left(app)] == ["ok", 800]
 
@@ -720,8 +720,7 @@ def test_settle_of_a_limiter_that_is_switched_off_leaves_the_others(app: Flask) 
 def test_settle_without_a_name_also_settles_a_limiter_that_an_override_adds(app: Flask) -> None:
     get = serve(app, settling_at(200), settle=True)
     added = {"type": "ip", "rules": "500/hour", "cost": 10, "settle": True}
-    with app.app_context():
-        app.extensions["multilimit"].control.override("view", limit=added, lasting=True)
+    control_of(app).override("view", limit=added, lasting=True)
 
     assert shown(get()) == [800, 300]
 
@@ -807,8 +806,7 @@ def asking(app: Flask) -> Asking:
 
 
 def override(app: Flask, **rules: Any) -> None:
-    with app.app_context():
-        app.extensions["multilimit"].control.override("view", rule="default-3600s", rules=rules, lasting=True)
+    control_of(app).override("view", rule="default-3600s", rules=rules, lasting=True)
 
 
 def test_shadow_is_settled_unless_it_would_have_refused(app: Flask, asking: Asking) -> None:
@@ -877,8 +875,7 @@ def test_exempt_and_allowed_requests_are_not_settled(app: Flask, asking: Asking)
 
     assert get(40, free=1).status_code == 200
     assert shown(get(10)) == [990]
-    with app.app_context():
-        app.extensions["multilimit"].control.allow("127.0.0.1", lasting=True)
+    control_of(app).allow("127.0.0.1", lasting=True)
     assert "RateLimit" not in get(500).headers
 
 

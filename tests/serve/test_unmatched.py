@@ -9,8 +9,8 @@ from flask.views import MethodView
 from werkzeug.routing import Rule as Route
 
 from flask_multilimit import LimitType, MultiLimit, rate_limiter
-from flask_multilimit.serve.gate import gate_of
 from support.asking import ask, policy, statuses, view
+from support.changes import control_of
 from support.doubles import RecordingStorage
 
 
@@ -151,13 +151,12 @@ class TestOptions:
     def test_options_is_charged_only_on_routes_whose_view_answers_it(
         self, app: Flask, storage: RecordingStorage
     ) -> None:
-        multilimit = MultiLimit(app, storage=storage, application_limits="1/minute")
+        MultiLimit(app, storage=storage, application_limits="1/minute")
         limited = rate_limiter(rules="1/minute", type=LimitType.IP)(view())
         app.add_url_rule("/free", "view", limited, methods=["POST"])
         app.add_url_rule("/", "view", limited, methods=["POST", "OPTIONS"])
         app.add_url_rule("/other", "other", view())
-        with app.app_context():
-            multilimit.control.override("other", times=2, lasting=True)
+        control_of(app).override("other", times=2, lasting=True)
 
         assert statuses(app, "/free", "/", "/free", "/", method="OPTIONS") == [200, 200, 200, 429]
         assert len(storage.checks) == 2
@@ -204,7 +203,6 @@ class TestMethods:
     def test_uncommon_method_named_by_an_override_is_charged(self, app: Flask, storage: RecordingStorage) -> None:
         MultiLimit(app, storage=storage, unmatched_limits={"rules": "9/minute", "methods": ["POST"]})
         limit = {"type": "ip", "rules": "1/minute", "methods": ["PROPFIND"]}
-        with app.app_context():
-            gate_of(app).applier.control.override("unmatched", limit=limit, lasting=True)
+        control_of(app).override("unmatched", limit=limit, lasting=True)
 
         assert statuses(app, "/no", "/no", method="PROPFIND") == [404, 429]

@@ -18,6 +18,7 @@ from flask_multilimit.dashboard import Dashboard
 from flask_multilimit.signals import Event, limit_event, limits_checked, request_rejected, subject_banned
 from flask_multilimit.usage import Usage
 from support.asking import commands
+from support.changes import control_of
 from support.servers import Server
 
 
@@ -330,9 +331,7 @@ def test_limit_with_a_scope_of_its_own_is_overridden_at_its_endpoint_and_at_its_
         "mail": limiter.shared_limit("9/minute", "mail"),
     }
     app.get("/", endpoint="index")(kinds[scope](named("v33")))
-    with app.app_context():
-        override = app.extensions["multilimit"].control.override
-        override(at, limiter="limit-9", rules="1/hour", lasting=True, force=True)
+    control_of(app).override(at, limiter="limit-9", rules="1/hour", lasting=True, force=True)
 
     changed = at in {"index", scope}
     assert codes(app, 2) == [200, 429 if changed else 200]
@@ -345,8 +344,7 @@ def test_override_of_a_shared_limit_at_an_endpoint_applies_there_alone(limiter: 
     mail = limiter.shared_limit("2/minute", "mail")
     for endpoint in ("invite", "remind"):
         app.get(f"/{endpoint}", endpoint=endpoint)(mail(named(endpoint)))
-    with app.app_context():
-        app.extensions["multilimit"].control.override("invite", times=2, lasting=True, force=True)
+    control_of(app).override("invite", times=2, lasting=True, force=True)
 
     assert codes(app, 3, "/invite") + codes(app, 1, "/remind") + codes(app, 2, "/invite") == [200] * 3 + [429, 200, 429]
     assert ["CHANGED" in shown_limits(app, endpoint) for endpoint in ("invite", "remind")] == [True, False]
@@ -361,9 +359,7 @@ def test_override_of_a_rule_changes_each_limit_of_this_name_in_requests_and_in_l
     def note(_: Flask, *, decision: Decision, **__: Any) -> None:
         seen.extend((hit.name, hit.rule.count) for hit in decision.hits)
 
-    with app.app_context():
-        override = app.extensions["multilimit"].control.override
-        override("index", rule="9/day", rules="2/day", lasting=True, force=True)
+    control_of(app).override("index", rule="9/day", rules="2/day", lasting=True, force=True)
     with limits_checked.connected_to(note, app):
         assert codes(app, 1) == [200]
 
@@ -373,9 +369,7 @@ def test_override_of_a_rule_changes_each_limit_of_this_name_in_requests_and_in_l
 
 def test_limits_of_one_name_that_an_override_gives_the_same_rules_count_as_one(limiter: Limiter, app: Flask) -> None:
     app.get("/", endpoint="index")(limiter.limit("9/minute; 5/hour; 9/day")(named("v34")))
-    with app.app_context():
-        override = app.extensions["multilimit"].control.override
-        override("index", limiter="limit-9", rules="2/day", lasting=True, force=True)
+    control_of(app).override("index", limiter="limit-9", rules="2/day", lasting=True, force=True)
 
     assert codes(app, 3) == [200, 200, 429]
 
@@ -383,8 +377,7 @@ def test_limits_of_one_name_that_an_override_gives_the_same_rules_count_as_one(l
 def test_override_of_one_limit_keeps_the_cost_of_another(limiter: Limiter, app: Flask) -> None:
     view = limiter.limit("9/hour", cost=3)(limiter.limit("9/minute")(named("v35")))
     app.get("/", endpoint="index")(view)
-    with app.app_context():
-        app.extensions["multilimit"].control.override("index", rule="9/minute", off=True, lasting=True, force=True)
+    control_of(app).override("index", rule="9/minute", off=True, lasting=True, force=True)
 
     assert codes(app, 4) == [200, 200, 200, 429]
 
@@ -401,9 +394,7 @@ def test_limit_that_is_overridden_at_its_endpoint_can_be_asked_and_reset_by_hand
         limiter.storage.clear(limit.key)
         return str(left)
 
-    with app.app_context():
-        override = app.extensions["multilimit"].control.override
-        override("index", limiter="limit-9", rules="1/hour", lasting=True, force=True)
+    control_of(app).override("index", limiter="limit-9", rules="1/hour", lasting=True, force=True)
 
     client = app.test_client()
     assert [client.get("/").text for _ in range(3)] == ["0"] * 3
@@ -419,8 +410,7 @@ def test_overridden_limit_charges_only_responses_that_deduct_when_accepts(
     make: Any = limiter.shared_limit if scope else limiter.limit
     failures = make("2/minute", **scope, deduct_when=lambda response: response.status_code == 401)
     app.get("/<int:status>", endpoint="login")(failures(lambda status: ("", status)))
-    with app.app_context():
-        app.extensions["multilimit"].control.override("login", **override, lasting=True, force=True)
+    control_of(app).override("login", **override, lasting=True, force=True)
 
     assert codes(app, 5, "/200") == [200] * 5
     assert codes(app, 4, "/401") == [401, 401, 401, 429]
@@ -430,9 +420,7 @@ def test_refusal_by_a_rule_that_an_override_put_in_place_of_a_limit_names_that_l
     limiter, breached = Limiter(get_remote_address, app=app), list[str]()
     told = limiter.limit("2/minute; 9/hour", on_breach=lambda limit: breached.append(limit.limit.granularity.name))
     app.get("/", endpoint="index")(told(named("v32")))
-    with app.app_context():
-        override = app.extensions["multilimit"].control.override
-        override("index", limiter="limit-9", rules="1/day", lasting=True, force=True)
+    control_of(app).override("index", limiter="limit-9", rules="1/day", lasting=True, force=True)
 
     assert codes(app, 2) == [200, 429]
     assert breached == ["hour"]
@@ -442,9 +430,7 @@ def test_flask_limiter_shows_what_is_left_when_an_override_puts_two_rules_in_pla
     limiter: Limiter, app: Flask
 ) -> None:
     app.get("/", endpoint="index")(limiter.limit("2/minute")(named("v31")))
-    with app.app_context():
-        override = app.extensions["multilimit"].control.override
-        override("index", limiter="limit-2", rules="1/hour; 9/day", lasting=True, force=True)
+    control_of(app).override("index", limiter="limit-2", rules="1/hour; 9/day", lasting=True, force=True)
 
     assert codes(app, 2) == [200, 429]
     shown = app.test_cli_runner().invoke(app.cli.commands["limiter"], ["limits", "--key", "127.0.0.1"]).output
@@ -478,10 +464,7 @@ def test_current_limits_show_what_is_left_of_each_limit_that_an_override_has_rep
 def test_header_fields_show_what_an_override_puts_in_place_of_a_limit_of_zero(app: Flask) -> None:
     limiter = Limiter(get_remote_address, app=app, headers_enabled=True)
     app.get("/", endpoint="index")(limiter.limit("0/minute")(named("v37")))
-    with app.app_context():
-        app.extensions["multilimit"].control.override(
-            "index", rule="0/minute", rules="3/minute", lasting=True, force=True
-        )
+    control_of(app).override("index", rule="0/minute", rules="3/minute", lasting=True, force=True)
 
     headers = app.test_client().get("/").headers
 
@@ -659,10 +642,7 @@ def test_limits_command_lists_limits_that_depend_on_the_request(limiter: Limiter
 
 def test_limits_command_shows_an_override_of_a_bridge_limit(limiter: Limiter, app: Flask) -> None:
     app.get("/", endpoint="index")(limiter.limit("5/minute")(named("v24")))
-    with app.app_context():
-        app.extensions["multilimit"].control.override(
-            "index", rule="5/minute", rules="1/minute", lasting=True, force=True
-        )
+    control_of(app).override("index", rule="5/minute", rules="1/minute", lasting=True, force=True)
 
     shown = shown_limits(app, "index")
 
@@ -711,17 +691,14 @@ def meta_limited(app: Flask) -> Flask:
     ids=str,
 )
 def test_overrides_change_meta_limits(meta_limited: Flask, override: dict[str, Any], seen: list[int]) -> None:
-    with meta_limited.app_context():
-        meta_limited.extensions["multilimit"].control.override(**override, lasting=True, force=True)
+    control_of(meta_limited).override(**override, lasting=True, force=True)
     assert codes(meta_limited, 3) + codes(meta_limited, 1, "/free") == seen
 
 
 def test_view_that_is_exempt_from_meta_limits_stays_so_when_an_override_ends_all_trials(meta_limited: Flask) -> None:
     (limiter,) = meta_limited.extensions["limiter"]
     limiter.exempt(meta_limited.view_functions["free"], flags=ExemptionScope.META)
-    with meta_limited.app_context():
-        override = meta_limited.extensions["multilimit"].control.override
-        override("*", shadow=False, lasting=True, force=True)
+    control_of(meta_limited).override("*", shadow=False, lasting=True, force=True)
 
     assert codes(meta_limited, 3) + codes(meta_limited, 1, "/free") == [200, 429, 429, 200]
 
@@ -729,9 +706,7 @@ def test_view_that_is_exempt_from_meta_limits_stays_so_when_an_override_ends_all
 def test_override_that_gives_rules_to_a_meta_limit_is_logged_and_ignored(
     meta_limited: Flask, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with meta_limited.app_context():
-        override = meta_limited.extensions["multilimit"].control.override
-        override("*", limiter="meta-2", rules="9/hour", lasting=True, force=True)
+    control_of(meta_limited).override("*", limiter="meta-2", rules="9/hour", lasting=True, force=True)
 
     assert codes(meta_limited, 3) + codes(meta_limited, 1, "/free") == [200, 429, 429, 429]
     assert "meta-2 is a ban without rules; give times, shadow or off" in caplog.text

@@ -8,9 +8,7 @@ from flask import Flask, request
 from flask.testing import FlaskClient
 
 from flask_multilimit import IP, USER, MultiLimit, rate_limiter
-from flask_multilimit.control import Control
 from flask_multilimit.dashboard import Dashboard
-from flask_multilimit.serve.gate import gate_of
 from support.asking import view
 
 ROOT = "/multilimit/"
@@ -31,11 +29,6 @@ def made(uri: Any = "memory://", *, dashboard: dict[str, Any] | None = None, **s
     app.add_url_rule("/open", "open", view())
     app.register_blueprint(Dashboard(multilimit, **{"authorize": author, **(dashboard or {})}))
     return app
-
-
-def control_of(app: Flask) -> Control:
-    """Changes limits of ``app`` from outside of the dashboard."""
-    return gate_of(app).applier.control
 
 
 @pytest.fixture

@@ -13,8 +13,9 @@ from flask_multilimit import IP, MultiLimit, rate_limiter
 from flask_multilimit.dashboard import Dashboard
 from flask_multilimit.engine import ConfigurationError
 from flask_multilimit.engine.text import LONGEST_PREFERENCE
+from support.changes import control_of
 
-from .conftest import ROOT, browser_of, control_of, made
+from .conftest import ROOT, browser_of, made
 from .forms import send
 from .test_changes import RULE, confirm
 

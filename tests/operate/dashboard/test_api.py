@@ -14,9 +14,10 @@ from flask_multilimit import IP, Ban, rate_limiter
 from flask_multilimit.operate.dashboard.api import OPERATIONS
 from flask_multilimit.recording import Recorder
 from support.asking import view
+from support.changes import control_of
 from support.servers import Binary, Server
 
-from .conftest import ROOT, browser_of, control_of, made
+from .conftest import ROOT, browser_of, made
 
 API = ROOT + "api/"
 ASKED: dict[str, list[str]] = {

@@ -21,9 +21,10 @@ from flask_multilimit.engine.storage import MemoryStorage
 from flask_multilimit.insight import impact
 from flask_multilimit.serve.gate import gate_of
 from support.asking import statuses
+from support.changes import control_of
 from support.servers import Binary, Server
 
-from .conftest import ROOT, browser_of, control_of, made
+from .conftest import ROOT, browser_of, made
 from .forms import forms_of, send
 
 CHANGE = f"{ROOT}change"

@@ -7,8 +7,9 @@ from flask import Flask
 from flask.testing import FlaskClient
 
 from flask_multilimit import IP, rate_limiter
+from support.changes import control_of
 
-from .conftest import ROOT, browser_of, control_of, made
+from .conftest import ROOT, browser_of, made
 from .test_now import send_requests
 
 

@@ -21,8 +21,9 @@ from flask_multilimit.operate import dashboard, usage
 from flask_multilimit.operate.blueprints import LANGUAGES, translated
 from flask_multilimit.operate.dashboard import whatif
 from flask_multilimit.operate.dashboard.shell import rule_in
+from support.changes import control_of
 
-from .conftest import ROOT, browser_of, control_of, made
+from .conftest import ROOT, browser_of, made
 from .test_now import send_requests
 from .test_what_if_page import LOG, upload
 

@@ -10,8 +10,9 @@ from werkzeug.middleware.proxy_fix import ProxyFix
 from flask_multilimit import IP, MultiLimit, rate_limiter
 from flask_multilimit.dashboard import Dashboard
 from support.asking import view
+from support.changes import control_of
 
-from .conftest import ROOT, browser_of, control_of, made
+from .conftest import ROOT, browser_of, made
 from .forms import send
 from .test_changes import RULE, confirm
 

@@ -15,9 +15,10 @@ from flask_multilimit.dashboard import Dashboard
 from flask_multilimit.engine import StorageError
 from flask_multilimit.engine.storage import MemoryStorage
 from support.asking import statuses, view
+from support.changes import control_of
 from support.doubles import raising
 
-from .conftest import ROOT, browser_of, control_of, made
+from .conftest import ROOT, browser_of, made
 from .forms import forms_of, send
 from .test_now import send_requests
 
