@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from flask import Flask, request
 
-from flask_multilimit import Concurrent, ConfigurationError, MultiLimit, Reserve, Rule, rate_limiter
+from flask_multilimit import Calendar, Concurrent, ConfigurationError, MultiLimit, Reserve, Rule, rate_limiter
 from flask_multilimit.declare.data import limiter_options
 from flask_multilimit.declare.limiter import Declaration
 from flask_multilimit.engine.algorithms import ALGORITHMS
@@ -18,6 +18,7 @@ RULES: dict[str, Any] = {
     "leased": Rule(60, 10, lease=5),
     "concurrency": Concurrent(10),
     "dynamic": lambda: "10/minute",
+    "calendar": Calendar(10, "day"),
 }
 
 

@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from flask import Flask, request
 
-from flask_multilimit import IP, USER, Calendar, ConfigurationError, MultiLimit, Reserve, Rule, rate_limiter
+from flask_multilimit import IP, USER, Calendar, ConfigurationError, MultiLimit, Rule, rate_limiter
 from flask_multilimit.declare.data import WrittenRule
 from flask_multilimit.insight.doctor import examine
 from flask_multilimit.insight.limits import endpoint_limits, places_of
@@ -18,7 +18,6 @@ from flask_multilimit.insight.values import as_json
 from flask_multilimit.plan.overrides import change_rules, merged
 from flask_multilimit.serve.gate import gate_of
 from flask_multilimit.testing import freeze
-from flask_multilimit.usage import Usage
 from plan.written import override
 from support.asking import view
 
@@ -195,21 +194,6 @@ def test_doctor_warns_about_long_periods_in_process_memory(rules: Any) -> None:
     assert ("2 per calendar month" in found[0].text) == lasting
 
 
-def test_usage_page_and_json_name_the_period() -> None:
-    app = Flask("shop")
-    multilimit = MultiLimit(app, user_loader=lambda: request.headers.get("X-User"))
-    app.add_url_rule("/", "show", rate_limiter(type=USER, rules=BERLIN)(lambda: "ok"))
-    app.register_blueprint(Usage(multilimit))
-    asked(app)
-
-    quotas: Any = app.test_client().get("/rate_limit", headers={"X-User": "ada", "Accept": "application/json"}).json
-    (quota,) = (each for each in quotas["resources"].values() if each["policy"] == "user-month")
-    assert (quota["limit"], quota["remaining"], quota["window"], quota["period"]) == (2, 1, None, "month")
-    page = app.test_client().get("/rate_limit", headers={"X-User": "ada", "Accept": "text/html"}).text
-    assert "2 in each month" in page
-    assert "at once" not in page
-
-
 def test_simulation_begins_periods_in_their_time_zone(tmp_path: Path) -> None:
     log = tmp_path / "access.log"
     times = ["20/Nov/2026:22:58:00", "20/Nov/2026:22:59:00", "20/Nov/2026:22:59:59", "20/Nov/2026:23:00:00"]
@@ -224,20 +208,3 @@ def test_simulation_begins_periods_in_their_time_zone(tmp_path: Path) -> None:
     ended = app.test_cli_runner().invoke(args=["multilimit", "simulate", str(log), "--json"])
 
     assert json.loads(ended.output)["reports"][0]["refused"] == 1, ended.output
-
-
-def test_reserve_keeps_a_part_of_a_calendar_quota() -> None:
-    app = Flask("shop")
-    MultiLimit(app)
-
-    @app.get("/")
-    @rate_limiter(
-        rules=Calendar(4, "day"),
-        reserve=Reserve({"critical": 0.5}, lambda: request.headers.get("X-Priority", "")),
-    )
-    def show() -> str:
-        return "ok"
-
-    ask = app.test_client().get
-    assert [ask("/").status_code for _ in range(3)] == [200, 200, 503]
-    assert [ask("/", headers={"X-Priority": "critical"}).status_code for _ in range(3)] == [200, 200, 503]
