@@ -1,8 +1,5 @@
 """Limited views at several endpoints, in several apps, and in apps of a factory."""
 
-import gc
-import weakref
-
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
@@ -68,18 +65,6 @@ class TestApps:
     def test_second_multilimit_for_an_app_is_an_error(self, limited_app: Flask) -> None:
         with pytest.raises(ConfigurationError, match=r"'shop' has a MultiLimit already; use that one: app\.extensions"):
             MultiLimit(limited_app)
-
-    def test_extension_does_not_keep_a_dropped_app_alive(self) -> None:
-        app, multilimit = Flask("shop"), MultiLimit()
-        multilimit.init_app(app)
-        app.add_url_rule("/", "view", rate_limiter(rules="1/minute")(lambda: "ok"))
-        app.test_client().get("/")
-
-        dropped = weakref.ref(app)
-        del app
-        gc.collect()
-
-        assert dropped() is None
 
 
 def test_view_that_fails_is_charged_and_keeps_its_header_fields(limited_app: Flask, client: FlaskClient) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 from weakref import ref
 
 import pytest
-from flask import Flask, Response, after_this_request, g, request, request_finished
+from flask import Flask, Response, g, request, request_finished
 from werkzeug.exceptions import HTTPException
 from werkzeug.test import create_environ
 
@@ -476,23 +476,6 @@ def test_invalid_list_setting_is_an_error_that_names_it(app: Flask, given: dict[
     app.config.update(given)
     with pytest.raises(ConfigurationError, match=message):
         MultiLimit(app)
-
-
-def test_denial_is_no_store_although_the_app_sets_a_default_cache_control(app: Flask) -> None:
-    MultiLimit(app, user_loader=lambda: "mallory", deny=["user:mallory"], default_limits="9/minute")
-    app.add_url_rule("/", "show", view())
-
-    @app.before_request
-    def _cached_by_default() -> None:
-        @after_this_request
-        def _public(response: Response) -> Response:
-            response.headers.setdefault("Cache-Control", "public, max-age=60")
-            return response
-
-    denied = ask(app)
-
-    assert denied.status_code == 403
-    assert denied.headers.getlist("Cache-Control") == ["no-store"]
 
 
 def test_denial_is_no_store_although_the_app_makes_every_response_public(app: Flask) -> None:

@@ -311,13 +311,6 @@ def test_retry_after_is_that_of_the_latest_refusal(limited_app: Flask, client: F
     assert client.get("/").headers["Retry-After"] == "60"
 
 
-def test_fields_of_one_request_are_not_sent_with_the_next(limited_app: Flask, client: FlaskClient) -> None:
-    limit(limited_app, rules="100/minute")
-    limited_app.add_url_rule("/free", "free", lambda: "ok")
-    client.get("/")
-    assert "RateLimit" not in client.get("/free").headers
-
-
 @pytest.mark.parametrize("setting", DIALECTS)
 def test_response_never_contains_address_user_or_storage_key(app: Flask, clock: Clock, setting: str) -> None:
     app.config.update(MULTILIMIT_HEADERS=setting, MULTILIMIT_SHADOW_HEADERS=True)

@@ -139,14 +139,9 @@ def test_last_settle_of_a_view_counts(app: Flask) -> None:
     assert shown(get()) == [left(app)] == [750]
 
 
-def test_settle_header_decides_the_charge_and_is_removed(app: Flask) -> None:
-    get = serve(app, lambda: Response("ok", headers={"X-Tokens": "340"}), settle="header:X-Tokens")
-    response = get()
-    assert "X-Tokens" not in response.headers
-    assert left(app) == 660
-
-
-def test_settle_header_of_a_response_object_that_a_view_returns_again_decides_each_charge(app: Flask) -> None:
+def test_settle_header_decides_each_charge_and_is_removed_from_a_response_that_a_view_returns_again(
+    app: Flask,
+) -> None:
     kept = Response("ok", headers={"X-Tokens": "340"})
     get = serve(app, lambda: kept, settle="header:X-Tokens")
 

@@ -15,14 +15,6 @@ from support.doubles import RecordingStorage
 
 
 class TestUnmatchedRequests:
-    def test_unmatched_requests_are_not_limited_by_default(self, app: Flask, storage: RecordingStorage) -> None:
-        MultiLimit(app, storage=storage, application_limits="1/minute", default_limits="1/minute")
-        app.add_url_rule("/", "view", view())
-
-        assert statuses(app, "/no", "/no", "/no") == [404] * 3
-        assert statuses(app, "/", method="DELETE") == [405]
-        assert storage.checks == []
-
     def test_unmatched_limits_are_one_quota_for_all_paths_and_methods(
         self, app: Flask, storage: RecordingStorage
     ) -> None:
