@@ -240,7 +240,9 @@ def test_check_names_limits_whose_subject_is_not_given(on_server: Command) -> No
     assert "user (--user), user+ip (--user and\n--ip), api_key (--subject api_key:...)." in run.out
 
 
-def test_check_finds_quotas_of_custom_and_combined_types(on_server: Command, shop: FlaskClient) -> None:
+def test_check_finds_quotas_of_combined_types_and_names_rules_that_depend_on_the_request(
+    on_server: Command, shop: FlaskClient
+) -> None:
     shop.get("/api/search/x", environ_base=ADDRESS, headers={"X-User": "ann", "X-Api-Key": "abc"})
 
     arguments = ("--user", "ann", "--ip", "203.0.113.7", "--subject", "api_key:abc")
@@ -256,6 +258,8 @@ def test_check_finds_quotas_of_custom_and_combined_types(on_server: Command, sho
     }
     assert (answer["not_asked"], answer["by_request"]) == ({}, ["api_key"])
     assert "ann + 203.0.113.7" in run.out
+    assert "a request would pass, as far as checked" in run.out
+    assert "Not checked, because they depend on the request: the rules of api_key." in run.out
 
 
 def test_check_finds_quota_of_anonymous_users(on_server: Command, shop: FlaskClient) -> None:
@@ -305,17 +309,6 @@ class TestLimitOfOneMethod:
         run = on_server("check", "login", "--method", "PUT")
         assert run.code == 1
         assert '"login" does not take PUT; its routes take GET, HEAD, OPTIONS, POST' in run.err
-
-
-def test_check_says_when_rules_depend_on_the_request(on_server: Command) -> None:
-    arguments = ("check", "api.search", "--user", "ann", "--subject", "api_key:abc")
-
-    told = on_server(*arguments).out
-    (asked,) = on_server(*arguments, "--json").json["requests"]
-
-    assert "a request would pass, as far as checked" in told
-    assert "Not checked, because they depend on the request: the rules of api_key." in told
-    assert asked["by_request"] == ["api_key"]
 
 
 @pytest.mark.parametrize(

@@ -148,13 +148,6 @@ def test_reset_reports_changed_only_when_something_was_used(on_server: Command, 
     )
 
 
-def test_reset_changes_nothing_when_answer_is_no(on_server: Command, shop: FlaskClient) -> None:
-    assert call(shop, "/update", 4)[-1] == 429
-    run = on_server("reset", "update", "--ip", "203.0.113.7", answer="n\n")
-    assert run.code == 1
-    assert call(shop, "/update") == [429]
-
-
 def test_reset_keeps_shared_quotas_unless_everyone_is_given(on_server: Command, shop: FlaskClient) -> None:
     call(shop, "/update", 3)
     on_server("reset", "update", "--ip", "203.0.113.7", "--yes")
