@@ -640,17 +640,6 @@ def test_limits_command_lists_limits_that_depend_on_the_request(limiter: Limiter
     assert (name, where.startswith("Flask-Limiter: ")) == ("limit", True)
 
 
-def test_limits_command_shows_an_override_of_a_bridge_limit(limiter: Limiter, app: Flask) -> None:
-    app.get("/", endpoint="index")(limiter.limit("5/minute")(named("v24")))
-    control_of(app).override("index", rule="5/minute", rules="1/minute", lasting=True, force=True)
-
-    shown = shown_limits(app, "index")
-
-    assert "1 per minute" in shown
-    assert "CHANGED" in shown
-    assert codes(app, 2) == [200, 429]
-
-
 # Limiters that are switched off
 
 
