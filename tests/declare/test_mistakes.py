@@ -262,7 +262,7 @@ class TestAtTheFirstRequest:
         app.add_url_rule("/other", "other", rate_limiter()(view()))
 
         for path in ("/", "/other", "/"):
-            with pytest.raises(ConfigurationError, match="user_loader"):
+            with pytest.raises(ConfigurationError, match=r"LimitType\.USER.*user_loader= to MultiLimit.*flask-login"):
                 ask(app, path)
 
 

@@ -211,15 +211,6 @@ class TestUsers:
         assert [response.status_code for response in responses] == [200, 429]
         assert types_and_subjects(storage) == ["user:7", "user:7"]
 
-    def test_limit_by_user_without_a_user_loader_is_an_error_at_the_first_request(self, limited_app: Flask) -> None:
-        limited_app.add_url_rule("/free", "free", lambda: "ok")
-        client = limit(limited_app, type=LimitType.USER)
-
-        with pytest.raises(
-            ConfigurationError, match=r'"view": type=LimitType\.USER.*user_loader= to MultiLimit.*flask-login'
-        ):
-            client.get("/free")
-
     def test_limit_by_user_without_a_user_loader_is_an_error_in_a_function(self, limited_app: Flask) -> None:
         with limited_app.app_context(), pytest.raises(ConfigurationError, match="user_loader"):
             rate_limiter(type=LimitType.USER)(lambda: None)()

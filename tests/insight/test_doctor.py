@@ -374,13 +374,6 @@ def test_lists_of_addresses_behind_a_proxy_without_a_proxyfix_are_a_warning(
     assert found.text.endswith("All clients would be listed as the proxy is.")
 
 
-def test_user_limits_without_a_user_loader_are_wrong(app: Flask) -> None:
-    MultiLimit(app)
-    app.add_url_rule("/", "items", rate_limiter(type=USER, rules="1/minute")(view()))
-    (found,) = [each for each in examine(gate_of(app)) if each.name == "declarations"]
-    assert (found.level, "pass user_loader= to MultiLimit" in found.text) == ("wrong", True)
-
-
 @pytest.mark.parametrize(("user", "level"), [(None, "warning"), ("ann", "ok")])
 def test_user_limits_that_never_saw_a_user_are_a_warning(on_server: Shop, user: str | None, level: Level) -> None:
     statuses(on_server.app, "/items")
