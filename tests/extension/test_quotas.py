@@ -32,12 +32,10 @@ class CountingConnection(UnixDomainSocketConnection):
 @pytest.fixture
 def multilimit(app: Flask, any_storage: Any) -> MultiLimit:
     multilimit = MultiLimit(app, storage=any_storage, user_loader=lambda: request.headers.get("X-User"))
-    together = rate_limiter(type=(LimitType.USER, LimitType.IP), rules="1/day")
     by_user = rate_limiter(type=LimitType.USER, rules="5/hour")
     by_ip = rate_limiter(type=LimitType.IP, rules="5/minute")
     by_key = rate_limiter(type=lambda: request.headers.get("X-Key"), name="api_key", rules="5 per 2 hours")
     app.add_url_rule("/login", "login", by_user(by_ip(view())), methods=["POST"])
-    app.add_url_rule("/pair", "pair", together(view()))
     app.add_url_rule("/key", "key", by_key(rate_limiter(rules="50/hour")(view())))
     return multilimit
 
@@ -62,14 +60,6 @@ class TestPeek:
         with app.app_context():
             assert remaining(multilimit.peek("key", "api_key:k1")) == {"api_key-7200s": 4}
             assert remaining(multilimit.peek("key", "everyone")) == {"default-3600s": 49}
-
-    def test_peek_finds_combined_types_by_their_parts(self, app: Flask, multilimit: MultiLimit) -> None:
-        statuses(app, "/pair", headers={"X-User": "ann"})
-
-        with app.app_context():
-            assert remaining(multilimit.peek("pair", ["user:ann", "ip:127.0.0.1"])) == {"user-ip-86400s": 0}
-            assert remaining(multilimit.peek("pair", ["user:ann", "ip:192.0.2.1"])) == {"user-ip-86400s": 1}
-            assert multilimit.peek("pair", "user:ann").statuses == ()
 
     def test_peek_in_a_view_shows_the_quota_of_its_request(self, app: Flask, multilimit: MultiLimit) -> None:
         def look() -> Any:
