@@ -12,9 +12,11 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client import CollectorRegistry
 
 from flask_multilimit import Ban, LimitType, MultiLimit, rate_limiter
+from flask_multilimit.engine import Health
 from flask_multilimit.observe.metrics import COUNTS, READINGS
 from flask_multilimit.observe.opentelemetry import OpenTelemetryObserver
 from flask_multilimit.observe.prometheus import PrometheusMetrics
+from flask_multilimit.serve.audience import AppAudience
 from flask_multilimit.serve.gate import gate_of
 from flask_multilimit.signals import Event
 from support.folders import DOCS
@@ -53,6 +55,30 @@ def of_opentelemetry(reader: InMemoryMetricReader) -> dict[Series, float]:
 
 def attributes(point: Any) -> dict[str, Any]:
     return dict(point.attributes or {})
+
+
+def test_app_is_asked_for_its_state_without_the_lock_that_a_fork_takes(
+    app: Flask, meters: MeterProvider, reader: InMemoryMetricReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The app takes another lock to answer, so the fork and this thread would wait for each other."""
+    registry = CollectorRegistry()
+    observers: list[Any] = [PrometheusMetrics(registry=registry), OpenTelemetryObserver(meter_provider=meters)]
+    asked, health = list[tuple[bool, ...]](), AppAudience.health
+
+    def noting(app: AppAudience) -> Health:
+        asked.append(tuple(each._lock.locked() for each in observers))
+        return health(app)
+
+    monkeypatch.setattr(AppAudience, "health", noting)
+    MultiLimit(app, observers=observers)
+
+    of_prometheus(registry)
+    by_prometheus = asked.copy()
+    of_opentelemetry(reader)
+
+    assert by_prometheus
+    assert len(asked) > len(by_prometheus)
+    assert set(asked) == {(False, False)}
 
 
 def test_prometheus_and_opentelemetry_export_the_same_numbers(

@@ -12,10 +12,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from flask_multilimit import LimitType, MultiLimit, rate_limiter
-from flask_multilimit.engine import Health
 from flask_multilimit.observe import opentelemetry
 from flask_multilimit.observe.opentelemetry import OpenTelemetryObserver
-from flask_multilimit.serve.audience import AppAudience
 from support.servers import Server
 
 
@@ -76,24 +74,6 @@ def test_events_become_measurements(app: Flask, observer: OpenTelemetryObserver,
     assert times.count == 10
     assert list(times.explicit_bounds) == opentelemetry.SECONDS
     assert 0 < times.sum < 10
-
-
-def test_app_is_asked_for_its_state_without_the_lock_that_a_fork_takes(
-    app: Flask, observer: OpenTelemetryObserver, reader: InMemoryMetricReader, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The app takes another lock to answer, so the fork and this thread would wait for each other."""
-    is_locked, health = set[bool](), AppAudience.health
-
-    def noting(app: AppAudience) -> Health:
-        is_locked.add(observer._lock.locked())
-        return health(app)
-
-    monkeypatch.setattr(AppAudience, "health", noting)
-    client_of(app, observer)
-
-    points(reader)
-
-    assert is_locked == {False}
 
 
 def test_current_span_has_attributes_of_the_decision(

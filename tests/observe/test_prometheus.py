@@ -13,12 +13,11 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from prometheus_client.parser import text_string_to_metric_families
 
 from flask_multilimit import Ban, ConfigurationError, LimitType, MultiLimit, Rule, rate_limiter
-from flask_multilimit.engine import Health, MemoryStorage
+from flask_multilimit.engine import MemoryStorage
 from flask_multilimit.observe import metrics as table
 from flask_multilimit.observe.events import OTHERS
 from flask_multilimit.observe.prometheus import PrometheusMetrics
 from flask_multilimit.observe.traffic import flushing
-from flask_multilimit.serve.audience import AppAudience
 from flask_multilimit.serve.gate import gate_of
 from flask_multilimit.signals import Event
 from support.doubles import RecordingStorage
@@ -369,24 +368,6 @@ def test_counts_before_a_fork_stay_with_the_parent(shop: Shop) -> None:
 
     assert forked(count_twice)() == [2, 2]
     assert sum(shop.shows("checks_total").values()) == 1
-
-
-def test_app_is_asked_for_its_state_without_the_lock_that_a_fork_takes(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The app takes another lock to answer, so the fork and this thread would wait for each other."""
-    is_locked, health = set[bool](), AppAudience.health
-
-    def noting(app: AppAudience) -> Health:
-        is_locked.add(shop.metrics._lock.locked())
-        return health(app)
-
-    monkeypatch.setattr(AppAudience, "health", noting)
-    shop.limit()
-
-    generate_latest(shop.registry)
-
-    assert is_locked == {False}
 
 
 def test_no_fork_happens_while_metrics_are_collected(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
