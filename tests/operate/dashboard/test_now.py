@@ -37,16 +37,12 @@ def send_requests(app: Flask, times: int = 5, path: str = "/", **options: Any) -
     flush_traffic(app)
 
 
-def test_page_now_without_traffic_says_what_to_do(ada: FlaskClient) -> None:
+def test_page_now_without_traffic_says_what_to_do_and_links_bans_to_their_list(ada: FlaskClient) -> None:
     page = ada.get(ROOT).text
+    assert page.count('href="/multilimit/lists?kind=ban"') == 2
     assert "No limit was checked in this time." in page
     assert "Send a request to a view that has a limit" in page
     assert "Nobody was refused in this time." in page
-
-
-def test_page_now_links_bans_to_their_list(ada: FlaskClient) -> None:
-    page = ada.get(ROOT).text
-    assert page.count('href="/multilimit/lists?kind=ban"') == 2
 
 
 def test_page_now_shows_refused_clients(app: Flask, ada: FlaskClient) -> None:

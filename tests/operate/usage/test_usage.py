@@ -14,12 +14,12 @@ import redis
 from flask import Blueprint, Flask, Response, abort, request
 
 from flask_multilimit import IP, USER, Ban, Calendar, ConfigurationError, MultiLimit, Rule, rate_limiter
-from flask_multilimit.control import Control
 from flask_multilimit.engine import MemoryStorage, RedisStorage
 from flask_multilimit.signals import limit_event, limits_checked
 from flask_multilimit.testing import Clock
 from flask_multilimit.usage import Usage
 from support.asking import ask, commands, heard, made_public, statuses, view
+from support.changes import control_of
 from support.clock import Clock as ServerClock
 from support.doubles import raising
 
@@ -313,7 +313,9 @@ class TestPrivacy:
             assert "ada" not in page
 
     def test_answer_has_no_keys_subjects_or_operators(self, app: Flask) -> None:
-        _control(app).override("api.mine", rule="mine-60s", rules="4/minute", author="ann", reason="a secret", for_=60)
+        control_of(app).override(
+            "api.mine", rule="mine-60s", rules="4/minute", author="ann", reason="a secret", for_=60
+        )
         statuses(app, "/mine", headers={"X-User": "a-user-with-a-name"})
 
         answer = ask(app, "/rate_limit", headers={"X-User": "a-user-with-a-name"})
@@ -329,12 +331,6 @@ class TestPrivacy:
         app = shop(user=lambda: user, mine=rate_limiter(type=USER, rules="5/minute"))
         statuses(app, "/mine")
         assert list(remaining(app).values()) == [4]
-
-
-def _control(app: Flask) -> Control:
-    with app.app_context():
-        multilimit: MultiLimit = app.extensions["multilimit"]
-        return multilimit.control
 
 
 class TestSubjects:
@@ -462,7 +458,7 @@ class TestBansListsAndOutages:
         assert (slots["remaining"], slots["retry_after"]) == (0, None)
 
     def test_client_banned_or_denied_by_a_list_is_refused(self, app: Flask) -> None:
-        _control(app).ban("127.0.0.1", for_=60)
+        control_of(app).ban("127.0.0.1", for_=60)
         assert statuses(app, "/rate_limit") == [429]
 
         denied = made(MULTILIMIT_DENY=["10.0.0.0/8", "user:eve"])
