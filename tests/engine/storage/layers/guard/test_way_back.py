@@ -32,7 +32,7 @@ from flask_multilimit.engine import (
     StorageError,
     hits_for,
 )
-from flask_multilimit.engine.decision import FALLBACKS
+from flask_multilimit.engine.decision import FALLBACKS, Charge
 from flask_multilimit.engine.hits import OnStorageError
 from flask_multilimit.engine.slots import slots_of
 from support.bench import hits, rule
@@ -115,7 +115,20 @@ def test_pending_charge_that_does_not_fit_takes_all_that_remains(broken: Workers
 
     broken.mend()
 
-    assert broken.limiter.peek(plan).remaining == 0
+    (status,) = broken.limiter.peek(plan).statuses
+    assert (status.remaining, status.debt) == (0, 0)
+
+
+@pytest.mark.parametrize("algorithm", ["sliding_window", "fixed_window", "sliding_window_counter"])
+def test_pending_charge_of_a_window_counts_however_little_is_left(broken: Workers, algorithm: str) -> None:
+    plan = hits(rule(algorithm, 10, 5))
+    assert broken.admitted(plan) == [5]
+    MemoryStorage.check(broken.storage, hits(rule(algorithm, 10, 5), cost=3))
+
+    broken.mend()
+
+    (status,) = broken.limiter.peek(plan).statuses
+    assert (status.remaining, status.debt) == (0, 3)
 
 
 @pytest.mark.parametrize("algorithm", ["token_bucket", "leaky_bucket", "gcra"])
@@ -322,6 +335,49 @@ def test_settlement_of_a_charge_made_before_an_outage_is_made_after_it(workers: 
     workers.mend()
 
     assert limiter.peek(hits("5/minute")).remaining == 5 - units
+
+
+def test_settlement_that_fails_because_of_its_key_does_not_prolong_an_outage(
+    workers: Workers, caplog: pytest.LogCaptureFixture
+) -> None:
+    limiter, storage = workers.limiter, workers.storage
+    bad, good = limiter.check(hits("5/minute", subject="eve")), limiter.check(hits("5/minute"))
+    begin_outage(workers)
+    limiter.settle(bad, 0)
+    limiter.settle(good, 0)
+    settle = storage.settle
+
+    def fail(check_id: UUID, charges: Sequence[Charge]) -> None:
+        if check_id == bad.id:
+            raise StorageError("WRONGTYPE", key_specific=True)
+        settle(check_id, charges)
+
+    storage.settle = fail  # type: ignore[method-assign]
+    workers.mend()
+
+    assert limiter.peek(hits("5/minute")).remaining == 5
+    assert "a check of rate_limit:{api}:user:eve" in caplog.text
+
+
+def test_refund_of_a_check_that_only_its_key_made_fail_is_repeated_until_the_storage_takes_it(
+    workers: Workers,
+) -> None:
+    limiter, storage = workers.limiter, workers.storage
+    refunds = list[UUID]()
+
+    def fail_once(check_id: UUID, charges: Sequence[Charge]) -> None:  # noqa: ARG001
+        refunds.append(check_id)
+        if len(refunds) == 1:
+            raise StorageError("it is down")
+
+    storage.settle = fail_once  # type: ignore[method-assign]
+    assert limiter.check(hits("1/minute")).allowed
+    storage.error = StorageError("WRONGTYPE", key_specific=True)
+    assert not limiter.check(hits("1/minute")).allowed
+
+    until(lambda: len(refunds) == 2)
+
+    assert refunds[0] == refunds[1]
 
 
 @pytest.mark.parametrize("units", [0, 4])
