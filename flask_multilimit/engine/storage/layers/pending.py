@@ -11,8 +11,7 @@ from uuid import UUID
 
 from ...decision import Charge, Decision
 from ...errors import StorageError
-from ...hits import Hit, Hits, memoized
-from ...reply import RESET_AFTERS, RETRY_AFTERS
+from ...hits import Hit
 from ..base import KeepsSlots, Slot, Storage
 from .fallback import unlimited
 
@@ -45,9 +44,6 @@ class Admitted:
 
     def still_counting(self, now: int) -> tuple[Hit, ...]:
         """The hits whose charge still counts."""
-        at, reply, settled = self.on_shares.at, self.on_shares.reply, self.on_shares.settled
-        if not settled and not any(reply[RETRY_AFTERS]) and at + min(reply[RESET_AFTERS]) > now:
-            return self.hits  # usually, and there may be thousands
         keys = {charge.hit.key for charge in self.on_shares.charges if charge.until > now}
         keys.update(key for key, until in self.excess if until > now)
         return tuple(hit for hit in self.hits if hit.key in keys)
@@ -148,13 +144,13 @@ class PendingCharges:
                 raise
 
     def _charge_batch(self, batch: Sequence[tuple[bytes, Admitted]]) -> None:
-        now, slots, checks = self._now(), list[Slot](), dict[bytes, Hits]()
+        now, slots, checks = self._now(), list[Slot](), dict[bytes, tuple[Hit, ...]]()
         for check_id, admitted in batch:
             hits = admitted.still_counting(now)
             if admitted.slots_from_before:
                 slots += [Slot(check_id, hit) for hit in hits]
             elif hits:
-                checks[check_id] = memoized(hits, _unlimited)
+                checks[check_id] = tuple(map(unlimited, hits))
         if slots:  # slots that have expired there are taken again
             cast("KeepsSlots", self._storage).renew(slots)
         if not checks:
@@ -179,19 +175,13 @@ class PendingCharges:
     def _fill_up(self, decision: Decision, settled: Container[str]) -> None:
         """For each charge that did not fit, take all that is left. Later charges of the batch may have taken some of
         what was left then. A charge that was ``settled`` beyond its cost, by its key, becomes a debt."""
-        if not any(decision.reply[RETRY_AFTERS]):  # usually, and there may be thousands of charges
-            return
-        statuses = list(decision.statuses)
-        while statuses:
-            status = statuses.pop()
-            if not status.allowed and status.hit.key in settled:
+        refusing = list(decision.shadowed)
+        while refusing:
+            status = refusing.pop()
+            if status.hit.key in settled:
                 self._storage.settle(decision.id, (Charge(replace(status.hit, cost=0), 0, status.hit.cost),))
-            elif not status.allowed and status.remaining:
-                statuses += self._storage.check((replace(status.hit, cost=status.remaining),)).statuses
-
-
-def _unlimited(hits: tuple[Hit, ...]) -> Hits:
-    return Hits(map(unlimited, hits))
+            elif status.remaining:
+                refusing += self._storage.check((replace(status.hit, cost=status.remaining),)).shadowed
 
 
 def repeatable(charges: Sequence[Charge]) -> Sequence[Charge]:
