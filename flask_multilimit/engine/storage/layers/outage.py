@@ -184,26 +184,21 @@ class Outage:
         """Begin an outage, unless only these keys fail, or another failure was recorded since the check began."""
         if error.key_specific:
             self.log_single(hits, error)
-        elif failures == self.breaker.failures:
-            self._begin(hits, error, failures)
-
-    def _begin(self, hits: tuple[Hit, ...], error: StorageError, failures: int) -> None:
-        workers = count_workers(self._given_workers)  # takes milliseconds
+            return
         with self._lock:
             if failures != self.breaker.failures:
                 return
             begins = not self.breaker.has_failed
             if begins:
+                self._share_between(count_workers(self._given_workers))
                 self.pending.begin()
                 self._leave_slots_to_storage()  # its last answer counts them
                 self.fallback.begin()
-                self._share_between(workers)
             self.breaker.fail(hits, error)  # last: if this is interrupted, the next failure begins the outage
             health = self._health()
-        if not begins:
-            return
-        self._report.failed(hits, error, health)
-        self.recover()
+        if begins:
+            self._report.failed(hits, error, health)
+            self.recover()
 
     def log_single(self, hits: tuple[Hit, ...], error: StorageError) -> None:
         """Log a failure that concerns only the keys of ``hits``, which is no outage."""
