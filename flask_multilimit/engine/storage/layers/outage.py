@@ -311,7 +311,7 @@ class Outage:
 
     def _recover_if_pending(self) -> None:
         """Recover again if anything became pending after the recovery had ended."""
-        if self.breaker.state is not State.OPEN and self.pending:
+        if self.pending:
             self.recover()
 
     def confirm(self, on_shares: Decision | None, answer: Decision | None) -> None:
