@@ -8,6 +8,7 @@ they would have come back. If the storage said nothing about a key, half of its 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 
@@ -39,17 +40,15 @@ UNLIMITED = 10**9
 """A count that refuses nothing."""
 
 
+@dataclass(slots=True)
 class LastAnswer:
     """The storage's last answer about the keys of one check."""
 
-    __slots__ = ("at", "before", "decision")
-
-    def __init__(self, at: int, decision: Decision, before: Decision | None) -> None:
-        self.at: int = at
-        """When it came, by the clock of this process."""
-        self.decision: Decision = decision
-        self.before: Decision | None = before
-        """The answer before that."""
+    at: int
+    """When it came, by the clock of this process."""
+    decision: Decision
+    before: Decision | None
+    """The answer before that."""
 
 
 class Fallback:
