@@ -296,8 +296,6 @@ def unlimited(hit: Hit) -> Hit:
 
 def without_bans(hits: tuple[Hit, ...]) -> tuple[Hit, ...]:
     """``hits`` without bans, which cannot be charged."""
-    if not bans_of(hits):
-        return hits
     return tuple(hit for hit in hits if not isinstance(hit, BanHit))
 
 

@@ -270,5 +270,4 @@ class Policy:
 
     def limited_here(self, hits: tuple[Hit, ...]) -> tuple[Hit, ...]:
         """The hits that this process limits by itself."""
-        local = tuple(hit for hit in hits if self.of(hit) == "local")
-        return hits if len(local) == len(hits) else local
+        return tuple(hit for hit in hits if self.of(hit) == "local")
