@@ -212,6 +212,10 @@ def memoized(hits: tuple[Hit, ...], compute: Callable[[tuple[Hit, ...]], T]) -> 
     return result
 
 
+def joined_keys(hits: tuple[Hit, ...]) -> str:
+    return "\n".join(hit.key for hit in hits)
+
+
 def part_of(hits: tuple[Hit, ...], places: tuple[int, ...]) -> tuple[Hit, ...]:
     """The hits at ``places``. Cached in ``hits``, because the same parts are needed again and again."""
     if len(places) == len(hits):

@@ -25,7 +25,7 @@ from ...algorithms.base import encode_ban, is_begun, level_of
 from ...decision import FALLBACKS, Charge, Decision, decision_of
 from ...errors import ConfigurationError, brief, is_number
 from ...forks import notify_child
-from ...hits import Hit, bans_of, memoized, new_id
+from ...hits import Hit, bans_of, joined_keys, memoized, new_id
 from ...reply import ALLOWED, RETRY_AFTERS, aged, passing_times, start_of
 from ..base import (
     DENY_SECONDS,
@@ -92,7 +92,7 @@ class DenyCache:
         self.seconds = seconds
         self._longest = round(seconds * 1_000_000)
         self._clock = clock
-        self._refusals: dict[tuple[str, ...], _Refusal] = {}  # by all keys of the check; the oldest first
+        self._refusals: dict[str, _Refusal] = {}  # by all keys of the check; the oldest first
         self._given_back: list[float] = [-math.inf] * SHARDS  # the last time, by shard
         self._lock = Lock()  # for writes; reads need none
         for layer in layers_of(storage):
@@ -106,7 +106,7 @@ class DenyCache:
     def check(self, hits: tuple[Hit, ...], check_id: UUID | None = None) -> Decision:
         if check_id is not None:
             return self.wrapped.check(hits, check_id)
-        keys = memoized(hits, _keys_of)
+        keys = memoized(hits, joined_keys)
         now = self._clock()
         refusal = self._refusals.get(keys)
         if (
@@ -162,7 +162,7 @@ class DenyCache:
             for key in keys:
                 self._given_back[_shard_of(key)] = now
 
-    def _remember(self, keys: tuple[str, ...], decision: Decision, *, asked: int) -> None:
+    def _remember(self, keys: str, decision: Decision, *, asked: int) -> None:
         answered = self._clock()
         duration, key = _longest_refusal(decision)
         until = asked + min(duration, _strikes_after(decision), self._longest)
@@ -191,10 +191,6 @@ def _with_begun_bans_holding(decision: Decision) -> list[int]:
         if is_begun(begun):
             reply[start_of(place)] = encode_ban(level_of(begun), begun=False)
     return reply
-
-
-def _keys_of(hits: tuple[Hit, ...]) -> tuple[str, ...]:
-    return tuple([hit.key for hit in hits])
 
 
 def _strikes_after(decision: Decision) -> float:

@@ -15,7 +15,7 @@ from itertools import chain
 from ...algorithms import UNKNOWN
 from ...algorithms.base import encode_ban, level_of
 from ...decision import Decision
-from ...hits import BanHit, Hit, bans_of, memoized
+from ...hits import BanHit, Hit, bans_of, joined_keys, memoized
 from ...periods import AROUND
 from ...reply import DELAY, NOW, RESET_AFTERS, RETRY_AFTERS, Standing, head, standing_of, standings_of, start_of
 from ...rules import LONGEST, Concurrent, Rule, changed
@@ -84,7 +84,7 @@ class Fallback:
 
     def remember(self, decision: Decision) -> None:
         """Keep an answer of the storage. This runs at every request, so it does little."""
-        keys = memoized(decision.hits, _joined_keys)
+        keys = memoized(decision.hits, joined_keys)
         last = self._recent.get(keys)
         if last is None:
             self._add_answer(keys, decision)
@@ -183,9 +183,9 @@ class Fallback:
         self._memory.reset(keys)
         forgotten = set(keys)
         for answers in (self._recent, self._older):
-            for joined_keys, last in list(answers.items()):
+            for joined, last in list(answers.items()):
                 if any(hit.key in forgotten for hit in last.decision.hits):
-                    del answers[joined_keys]
+                    del answers[joined]
         self._gathered_at = None
 
     def _share(self, hit: Hit) -> Rule | None:
@@ -297,10 +297,6 @@ def unlimited(hit: Hit) -> Hit:
 def without_bans(hits: tuple[Hit, ...]) -> tuple[Hit, ...]:
     """``hits`` without bans, which cannot be charged."""
     return tuple(hit for hit in hits if not isinstance(hit, BanHit))
-
-
-def _joined_keys(hits: tuple[Hit, ...]) -> str:
-    return "\n".join(hit.key for hit in hits)
 
 
 def _standing(decision: Decision, key: str) -> Standing:
