@@ -206,7 +206,7 @@ def _longest_refusal(decision: Decision) -> tuple[float, str]:
     return max(
         (math.inf if retry_after == NEVER else max(retry_after, 0), hit.key)
         for hit, retry_after in zip(decision.hits, decision.reply[RETRY_AFTERS], strict=True)
-        if retry_after and not hit.shadow
+        if not hit.shadow
     )
 
 
