@@ -282,7 +282,7 @@ class LocalServer:
         return [program, *OPTIONS, "--dir", self.directory, "--unixsocket", self.socket]
 
     def _wait_for_answer(self, deadline: float) -> None:
-        while not self._answers(deadline):
+        while self._ask(b"PING\r\n", max(deadline - time.monotonic(), POLL_SECONDS)) != b"+PONG\r\n":
             if not self._has_supervisor():
                 raise self._start_error()
             _pause(deadline, f"its server does not answer within {START_SECONDS:g} s")
@@ -296,21 +296,18 @@ class LocalServer:
         tail = log if len(log) <= LOG_TAIL else log[-LOG_TAIL:].partition("\n")[2] or log[-LOG_TAIL:]
         return StorageError(f"local storage in {self.directory}: its server does not start: {tail}")
 
-    def _answers(self, deadline: float) -> bool:
+    def _ask(self, command: bytes, seconds: float) -> bytes:
+        """The server's answer; empty if there is none."""
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(max(deadline - time.monotonic(), POLL_SECONDS))
+            connection.settimeout(seconds)
             connection.connect(str(self.socket))
-            connection.sendall(b"PING\r\n")
-            return connection.recv(64) == b"+PONG\r\n"
-        return False
+            connection.sendall(command)
+            return connection.recv(64)
+        return b""
 
     def _end_orphan(self) -> None:
         """End a server whose supervisor was killed, on systems that do not end both."""
-        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(START_SECONDS / 2)
-            connection.connect(str(self.socket))
-            connection.sendall(b"SHUTDOWN NOSAVE NOW FORCE\r\n")
-            connection.recv(64)
+        self._ask(b"SHUTDOWN NOSAVE NOW FORCE\r\n", START_SECONDS / 2)
         self.socket.unlink(missing_ok=True)
 
 
