@@ -15,6 +15,7 @@ All of it is O(log n): a key is looked at again only if it was charged since, an
 from __future__ import annotations
 
 import sys
+from collections import defaultdict
 from collections.abc import Callable
 from heapq import heappop, heappush, heapreplace
 from typing import NamedTuple, Protocol
@@ -64,18 +65,14 @@ class Forgetting:
         self.most: int = most
         self.first_due: int = NOTHING_DUE
         """Before this instant, there is nothing to :meth:`sweep`."""
-        self._groups: dict[int, _Group] = {}
+        self._groups: dict[int, _Group] = defaultdict(lambda: _Group([], []))  # by magnitude
         self._amount = 0
         self._looks_aside = 0
 
     def add(self, key: str, window: int, due: int) -> bool:
         """Add a new key, whose quota is full again at ``due`` if nothing else is charged. Return whether there are too
         many keys."""
-        magnitude = window.bit_length()
-        group = self._groups.get(magnitude)
-        if group is None:
-            group = self._groups[magnitude] = _Group([], [])
-        heappush(group.filling, (due, key))
+        heappush(self._groups[window.bit_length()].filling, (due, key))
         if due < self.first_due:  # noqa: PLR1730 - `min` would take longer than the rest
             self.first_due = due
         self._amount += 1
