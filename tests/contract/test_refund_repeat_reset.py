@@ -11,7 +11,7 @@ from support.bench import Bench, exhaust, hits, rule
 from support.clock import microseconds
 from support.rates import RATES
 
-REMEMBERING = [name for name, twin in ALGORITHMS.items() if twin.REMEMBERS_IDS]
+REMEMBERING = [name for name, twin in ALGORITHMS.items() if twin.recognise]
 """Algorithms that keep the ids of checks, and so recognise a repeated one."""
 
 keeps_ids = pytest.mark.parametrize("algorithm", REMEMBERING)

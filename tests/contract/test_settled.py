@@ -8,7 +8,7 @@ from flask_multilimit.engine.algorithms import ALGORITHMS, EVENLY
 from flask_multilimit.engine.hits import Hits
 from support.bench import Bench, exhaust, hits, rule
 
-REMEMBERING = [name for name, twin in ALGORITHMS.items() if twin.REMEMBERS_IDS and name != "concurrency"]
+REMEMBERING = [name for name, twin in ALGORITHMS.items() if twin.recognise and name != "concurrency"]
 
 
 def settle(bench: Bench, decision: Decision, units: int) -> None:

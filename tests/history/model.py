@@ -78,8 +78,9 @@ class World(NamedTuple):
     def _after_check(self, operation: Operation) -> tuple[tuple[int, ...], World]:
         states, now, hits = dict(self.states), operation.at, operation.hits
         again = operation.kind == "repeat" and any(
-            hit.cost and _algorithm_of(hit).recognise(states.get(hit.key), hit.rule.quota, now, operation.id)
+            recognise(states.get(hit.key), hit.rule.quota, now, operation.id)
             for hit in hits
+            if hit.cost and (recognise := _algorithm_of(hit).recognise)
         )
         found = [_algorithm_of(hit).evaluate(states.get(hit.key), hit.rule.quota, hit.cost, now) for hit in hits]
         refusals = [0 if again else outcome[1] for outcome in found]

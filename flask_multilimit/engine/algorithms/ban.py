@@ -18,11 +18,10 @@ from functools import lru_cache
 from math import floor
 from typing import NamedTuple
 
-from .base import AHEAD, NO_PARAMETERS, Outcome, Quota, encode_ban, plain_quota, recognise_nothing
+from .base import AHEAD, NO_PARAMETERS, Outcome, Quota, encode_ban, plain_quota
 
 PARAMETERS: frozenset[str] = NO_PARAMETERS
 MAX_COST = 0
-REMEMBERS_IDS = False
 INCLUDES = ()
 
 MOST_LEVEL = 100
@@ -33,7 +32,7 @@ NO_ID = bytes(16)
 """Stands for the id of the check that began a ban, without a ban."""
 
 quota = plain_quota
-recognise = recognise_nothing
+recognise = None
 
 
 class State(NamedTuple):

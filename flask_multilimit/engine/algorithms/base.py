@@ -6,6 +6,7 @@ Numbers are integers: units, and microseconds by the storage's clock.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -87,11 +88,6 @@ MOST_USED = 10**10
 (``span.lua``)."""
 
 
-def recognise_nothing(state: Any, quota: Quota, now: int, check_id: bytes) -> bool:
-    """Return ``False``, for algorithms that keep no ids."""
-    return False
-
-
 Unit = tuple[str, Quota, int]
 """A unit to charge: its key, the quota of its rule, and the index of its ``remaining`` in a reply."""
 
@@ -114,10 +110,6 @@ class Algorithm(Protocol):
     @property
     def INCLUDES(self) -> tuple[str, ...]:  # noqa: N802
         """Lua files, without suffix, that the script needs before ``NAME.lua``. Several algorithms may share them."""
-
-    @property
-    def REMEMBERS_IDS(self) -> bool:  # noqa: N802
-        """Whether the state keeps check ids, so that :meth:`recognise` finds a repeated check."""
 
     def quota(self, window: int, count: int, burst: int | None, max_delay: int | None, /) -> Quota:
         """The quota of a rule, with defaults for parameters that are ``None``."""
@@ -143,5 +135,7 @@ class Algorithm(Protocol):
         charged, if they still count; missing units are charged at ``now``, even beyond the count. ``state`` is ``None``
         if nothing counts any more."""
 
-    def recognise(self, state: Any, quota: Quota, now: int, check_id: bytes, /) -> bool:
-        """Whether a charge of ``check_id`` still counts here. Called only if ``REMEMBERS_IDS``."""
+    @property
+    def recognise(self) -> Callable[[Any, Quota, int, bytes], bool] | None:
+        """Whether a charge of a check still counts: of ``state``, ``quota``, ``now`` and ``check_id``. ``None`` if the
+        state keeps no check ids."""

@@ -9,11 +9,10 @@ Twin of ``calendar.lua``.
 from __future__ import annotations
 
 from ..periods import AROUND
-from .base import COUNTED, MOST_USED, NEVER, NO_PARAMETERS, Outcome, Quota, plain_quota, recognise_nothing
+from .base import COUNTED, MOST_USED, NEVER, NO_PARAMETERS, Outcome, Quota, plain_quota
 
 PARAMETERS = NO_PARAMETERS
 MAX_COST = COUNTED
-REMEMBERS_IDS = False
 INCLUDES = ("numbers",)
 
 LINGERS = 3_600_000_000
@@ -23,7 +22,7 @@ State = tuple[int, int, int]
 """The beginning of the latest period, the units used in it, and those used in the period before."""
 
 quota = plain_quota
-recognise = recognise_nothing
+recognise = None
 
 
 def evaluate(state: State | None, quota: Quota, cost: int, now: int) -> Outcome:

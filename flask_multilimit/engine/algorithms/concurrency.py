@@ -21,7 +21,6 @@ PARAMETERS: frozenset[str] = NO_PARAMETERS
 MAX_COST = 1000
 """Low, because each unit is one entry, which is renewed while the work goes on."""
 
-REMEMBERS_IDS = True
 INCLUDES = ("log",)
 
 quota = plain_quota

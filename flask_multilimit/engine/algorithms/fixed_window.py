@@ -6,18 +6,17 @@ window that begins more than ``AHEAD`` in the future (the clock stepped back) is
 
 from __future__ import annotations
 
-from .base import AHEAD, COUNTED, MOST_USED, NEVER, Outcome, Quota, plain_quota, recognise_nothing
+from .base import AHEAD, COUNTED, MOST_USED, NEVER, Outcome, Quota, plain_quota
 
 PARAMETERS = frozenset({"lease"})
 MAX_COST = COUNTED
-REMEMBERS_IDS = False
 INCLUDES = ("numbers",)
 
 State = tuple[int, int]
 """The beginning of the window, and the units used in it."""
 
 quota = plain_quota
-recognise = recognise_nothing
+recognise = None
 
 
 def evaluate(state: State | None, quota: Quota, cost: int, now: int) -> Outcome:

@@ -6,7 +6,7 @@ Without ``burst`` it is 1: units are evenly spaced, never two at once. (ITU-T I.
 
 from __future__ import annotations
 
-from .base import COUNTED, Quota, recognise_nothing
+from .base import COUNTED, Quota
 from .rate import charge as charge
 from .rate import drop_future as drop_future
 from .rate import evaluate as evaluate
@@ -15,10 +15,9 @@ from .rate import settle as settle
 
 PARAMETERS = frozenset({"burst"})
 MAX_COST = COUNTED
-REMEMBERS_IDS = False
 INCLUDES = ("numbers", "span", "rate")
 
-recognise = recognise_nothing
+recognise = None
 
 
 def quota(window: int, count: int, burst: int | None, max_delay: int | None) -> Quota:

@@ -12,7 +12,7 @@ in ``rate.py``. Twin of ``leaky_bucket.lua``.
 from __future__ import annotations
 
 from . import rate
-from .base import COUNTED, NEVER, Outcome, Quota, recognise_nothing
+from .base import COUNTED, NEVER, Outcome, Quota
 from .rate import charge as charge
 from .rate import drop_future as drop_future
 from .rate import reset_after as reset_after
@@ -20,7 +20,6 @@ from .rate import settle as settle
 
 PARAMETERS = frozenset({"burst", "max_delay"})
 MAX_COST = COUNTED
-REMEMBERS_IDS = False
 INCLUDES = ("numbers", "span", "rate")
 
 METER = -1
@@ -29,7 +28,7 @@ METER = -1
 LONGEST_QUEUE = 10**10
 """The most units in a queue. The arithmetic of the Lua twin is exact even beyond that (``span.lua``)."""
 
-recognise = recognise_nothing
+recognise = None
 
 
 def quota(window: int, count: int, burst: int | None, max_delay: int | None) -> Quota:

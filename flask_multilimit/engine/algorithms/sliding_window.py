@@ -20,7 +20,6 @@ PARAMETERS = frozenset({"lease"})
 MAX_COST = 10_000
 """Each unit is one entry: with a larger cost, a single check would take long."""
 
-REMEMBERS_IDS = True
 INCLUDES = ("log",)
 
 quota = plain_quota

@@ -9,18 +9,17 @@ window that begins more than ``AHEAD`` in the future (the clock stepped back) is
 
 from __future__ import annotations
 
-from .base import AHEAD, COUNTED, MOST_USED, NEVER, NO_PARAMETERS, Outcome, Quota, plain_quota, recognise_nothing
+from .base import AHEAD, COUNTED, MOST_USED, NEVER, NO_PARAMETERS, Outcome, Quota, plain_quota
 
 PARAMETERS = NO_PARAMETERS
 MAX_COST = COUNTED
-REMEMBERS_IDS = False
 INCLUDES = ("numbers", "span")
 
 State = tuple[int, int, int]
 """The beginning of the current window, the units used in it, and the units used in the previous one."""
 
 quota = plain_quota
-recognise = recognise_nothing
+recognise = None
 
 
 def evaluate(state: State | None, quota: Quota, cost: int, now: int) -> Outcome:

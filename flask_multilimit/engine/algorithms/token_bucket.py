@@ -5,7 +5,7 @@ Without ``burst`` it is ``count``. The arithmetic is in ``rate.py``. Twin of ``t
 
 from __future__ import annotations
 
-from .base import COUNTED, Quota, recognise_nothing
+from .base import COUNTED, Quota
 from .rate import charge as charge
 from .rate import drop_future as drop_future
 from .rate import evaluate as evaluate
@@ -14,10 +14,9 @@ from .rate import settle as settle
 
 PARAMETERS = frozenset({"burst"})
 MAX_COST = COUNTED
-REMEMBERS_IDS = False
 INCLUDES = ("numbers", "span", "rate")
 
-recognise = recognise_nothing
+recognise = None
 
 
 def quota(window: int, count: int, burst: int | None, max_delay: int | None) -> Quota:

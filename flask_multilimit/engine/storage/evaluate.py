@@ -125,6 +125,7 @@ def _step(hit: Hit) -> _Step:
 
 def _is_charged(hits: tuple[Hit, ...], states: States, now: int, check_id: bytes) -> bool:
     return any(
-        hit.cost and hit.rule.implementation.recognise(states.get(hit.key), hit.rule.quota, now, check_id)
+        recognise(states.get(hit.key), hit.rule.quota, now, check_id)
         for hit in hits
+        if hit.cost and (recognise := hit.rule.implementation.recognise) is not None
     )

@@ -452,6 +452,6 @@ class Outage:
 def probes_like(hits: Iterable[Hit]) -> tuple[Hit, ...]:
     """Hits that write where ``hits`` would (same prefixes, same hash slots) and what they would, because a server may
     refuse to write logs and take numbers. They expire in two seconds."""
-    algorithms = ((hit, "sliding_window" if hit.rule.implementation.REMEMBERS_IDS else "fixed_window") for hit in hits)
+    algorithms = ((hit, "sliding_window" if hit.rule.implementation.recognise else "fixed_window") for hit in hits)
     keys = {probe_key(hit.key, name): name for hit, name in algorithms}
     return tuple(Hit(key, Rule(1, UNLIMITED, algorithm=name)) for key, name in keys.items())

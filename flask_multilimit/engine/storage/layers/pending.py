@@ -187,4 +187,4 @@ class PendingCharges:
 def repeatable(charges: Sequence[Charge]) -> Sequence[Charge]:
     """The charges that can be settled even if they were never made, or are settled already: their algorithms remember
     check ids."""
-    return [charge for charge in charges if charge.hit.rule.implementation.REMEMBERS_IDS]
+    return [charge for charge in charges if charge.hit.rule.implementation.recognise]

@@ -469,4 +469,4 @@ def _release_parts(key: str, cost: int) -> list[bytes]:
 
 def remembers_ids(hits: tuple[Hit, ...]) -> bool:
     """Whether a check of ``hits`` can be recognised if it is repeated with its id."""
-    return any(hit.cost and hit.rule.implementation.REMEMBERS_IDS and not hit.shadow for hit in hits)
+    return any(hit.cost and hit.rule.implementation.recognise and not hit.shadow for hit in hits)

@@ -114,7 +114,7 @@ def test_lost_reply_charges_every_rule_once_if_one_rule_keeps_ids(
     assert [status.remaining for status in served.peek(plan).statuses] == [4, 8]
 
 
-@pytest.mark.parametrize("algorithm", [name for name, twin in ALGORITHMS.items() if not twin.REMEMBERS_IDS])
+@pytest.mark.parametrize("algorithm", [name for name, twin in ALGORITHMS.items() if not twin.recognise])
 def test_lost_reply_is_an_error_and_one_charge_if_no_rule_keeps_ids(
     distant: Limiter, served: Limiter, proxy: FaultProxy, algorithm: str
 ) -> None:
