@@ -31,7 +31,7 @@ from support.waiting import until
             ["gunicorn", "app:app"], {"GUNICORN_CMD_ARGS": "--bind=[::]:80 --workers=5"}, 5, id="GUNICORN_CMD_ARGS"
         ),
         pytest.param(["gunicorn", "-w", "2", "app:app"], {"WEB_CONCURRENCY": "3"}, 3, id="-w beside WEB_CONCURRENCY"),
-        pytest.param(["celery", "-w", "4"], {"UWSGI_PROCESSES": "6"}, 6, id="UWSGI_PROCESSES"),
+        pytest.param(["celery", "-w", "8"], {"UWSGI_PROCESSES": "6"}, 6, id="UWSGI_PROCESSES"),
     ],
 )
 def test_number_of_workers_is_read_from_command_line_and_environment(
