@@ -29,7 +29,7 @@ from uuid import UUID
 from ...decision import FALLBACKS, Charge, Decision
 from ...errors import StorageError
 from ...forks import notify_child
-from ...hits import BanHit, Hit, bans_of, memoized, new_id, part_of
+from ...hits import Hit, bans_of, memoized, new_id, part_of
 from ...reply import DELAY, RETRY_AFTERS, head, joined, standings_of
 from ...rules import Rule
 from ...threads import notify_at_end
@@ -143,10 +143,8 @@ class _Question:
         hit = self.hits[i]
         if i in self.costs:
             return replace(hit, cost=self.costs[i])
-        if isinstance(hit, BanHit):
-            in_advance = {self.hits[other].key for other in self.costs}
-            return replace(hit, watches=tuple(key for key in hit.watches if key not in in_advance))
-        return hit
+        in_advance = {self.hits[other].key for other in self.costs}
+        return replace(hit, watches=tuple(key for key in hit.watches if key not in in_advance))
 
     def oversized(self, answer: Decision) -> list[int]:
         """The places of hits that asked for too much: those that are refused, but might pass with their own cost; all
