@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 from uuid import UUID
 from weakref import WeakSet
 
@@ -41,22 +41,27 @@ class SharedDeadline(Deadline):
         """Do nothing when one server is asked."""
 
 
-class Nodes(Protocol):
+class Nodes:
     """Makes clients, which the caller keeps."""
 
-    start: Sequence[Address]
-    """The servers to ask first, which know the others."""
-    deadline: SharedDeadline
-    """The deadline that all clients keep."""
+    def __init__(self, start: Sequence[Address], deadline: SharedDeadline) -> None:
+        self.start: Sequence[Address] = start
+        """The servers to ask first, which know the others."""
+        self.deadline: SharedDeadline = deadline
+        """The deadline that all clients keep."""
+        self._own_clients: WeakSet[Any] = WeakSet()
 
     def client_at(self, address: Address) -> Any:
         """A client of the server at ``address``. It neither follows redirections nor retries."""
+        raise NotImplementedError
 
     def close(self) -> None:
         """Close the connections that were opened here."""
+        for client in listed(self._own_clients):
+            disconnect_idle(client)
 
 
-class NodesOfUri:
+class NodesOfUri(Nodes):
     """From ``redis+cluster://[user:password@]host:port[,host:port...][?options]``. The options apply to all servers."""
 
     def __init__(self, uri: str, *, timeout: float) -> None:
@@ -64,23 +69,17 @@ class NodesOfUri:
         authority, mark, options = rest.partition("?")
         credentials, at, hosts = authority.rpartition("@")
         self._before, self._after = f"{scheme}://{credentials}{at}", f"{mark}{options}"
-        self._clients: WeakSet[Any] = WeakSet()
-        self.deadline: SharedDeadline = SharedDeadline(timeout)
         hosts = hosts.removesuffix("/").removesuffix("/0")
         try:
-            self.start: Sequence[Address] = [_address_of(host) for host in hosts.split(",")]
+            super().__init__([_address_of(host) for host in hosts.split(",")], SharedDeadline(timeout))
         except ValueError as error:
             raise ConfigurationError(f"storage URI {shown_storage(uri)}: {error}") from None
         self._reject_wrong_options(uri)
 
     def client_at(self, address: Address) -> Any:
         client = timed_client(self._url_of(address), self.deadline)
-        self._clients.add(client)
+        self._own_clients.add(client)
         return client
-
-    def close(self) -> None:
-        for client in listed(self._clients):
-            disconnect_idle(client)
 
     def _url_of(self, address: Address) -> str:
         host, port = address
@@ -99,15 +98,13 @@ def _address_of(host: str) -> Address:
     return host_and_port(host, _DEFAULT_PORT)
 
 
-class NodesOfClient:
+class NodesOfClient(Nodes):
     """From a ``RedisCluster``. Uses its pools, options and timeouts, but not its retries, which would charge a check
     twice."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
-        self._own_clients: WeakSet[Any] = WeakSet()
-        self.deadline: SharedDeadline = SharedDeadline(None)
-        self.start: Sequence[Address] = [(str(node.host), int(node.port)) for node in client.get_nodes()]
+        super().__init__([(str(node.host), int(node.port)) for node in client.get_nodes()], SharedDeadline(None))
 
     def client_at(self, address: Address) -> Any:
         host, port = self._client.nodes_manager.remap_host_port(*address)
@@ -115,14 +112,9 @@ class NodesOfClient:
         node = known or ClusterNode(host, port)  # type: ignore[no-untyped-call]
         client = self._client.get_redis_connection(node)
         client.node_of_cluster = node  # redis-py 5.0 closes the connections of a node that is garbage
-        if known is None:
+        if known is None:  # the others belong to the client
             self._own_clients.add(client)
         return client
-
-    def close(self) -> None:
-        """Close the connections to servers that the client did not know. The others belong to the client."""
-        for client in listed(self._own_clients):
-            disconnect_idle(client)
 
 
 class Servers:

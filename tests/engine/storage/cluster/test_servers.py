@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence
 from typing import Any
 from uuid import UUID, uuid4
 from weakref import WeakSet
@@ -18,7 +17,7 @@ from flask_multilimit.engine import ClusterStorage, StorageError
 from flask_multilimit.engine.decision import Charge
 from flask_multilimit.engine.storage.addresses import Address
 from flask_multilimit.engine.storage.cluster.hash_slots import HASH_SLOTS, HashSlots
-from flask_multilimit.engine.storage.cluster.servers import MOST_SERVERS, NodesOfClient, Servers, SharedDeadline
+from flask_multilimit.engine.storage.cluster.servers import MOST_SERVERS, Nodes, NodesOfClient, Servers, SharedDeadline
 from flask_multilimit.engine.storage.redis.connections import Deadline
 from flask_multilimit.engine.storage.redis.storage import RedisStorage
 from support.bench import hits
@@ -27,22 +26,17 @@ FIRST, SECOND = ("10.0.0.1", 6379), ("10.0.0.2", 6379)
 """The first owns all slots until it fails, then the second."""
 
 
-class Failing:
+class Failing(Nodes):
     """Makes clients of servers. The client of the first fails with ``error``, the other one answers 0."""
 
-    start: Sequence[Address] = (FIRST, SECOND)
-
     def __init__(self, error: RedisError) -> None:
+        super().__init__((FIRST, SECOND), SharedDeadline(None))
         self.error = error
         self.owner = FIRST
         self.asked: list[Address] = []
-        self.deadline: SharedDeadline = SharedDeadline(None)
 
     def client_at(self, address: Address) -> Client:
         return Client(self, address)
-
-    def close(self) -> None:
-        """Nothing was opened."""
 
 
 class Client:
