@@ -219,6 +219,24 @@ def test_charge_that_the_storage_refuses_is_given_up_and_others_are_made(workers
     assert [workers.storage.peek(plan).remaining for plan in plans] == [4, 5]
 
 
+def test_charges_made_one_by_one_are_kept_if_the_storage_fails_again(workers: Workers) -> None:
+    plans = [hits("5/minute", subject=subject) for subject in ("ada", "bob")]
+    workers.break_down()
+    assert all(workers.limiter.check(plan).allowed for plan in plans)
+    errors, charge = [StorageError("WRONGTYPE", key_specific=True), StorageError("down")], workers.storage.check_many
+
+    def fail_twice(many: Sequence[tuple[Hit, ...]], ids: Sequence[UUID] | None = None) -> list[Decision]:
+        if errors:
+            raise errors.pop(0)
+        return charge(many, ids)
+
+    workers.storage.check_many = fail_twice  # type: ignore[method-assign]
+    workers.mend()
+
+    assert workers.limiter.health().given_up == 0
+    assert [workers.storage.peek(plan).remaining for plan in plans] == [4, 4]
+
+
 def test_each_check_that_threads_get_admitted_around_an_outage_is_charged_once(workers: Workers) -> None:
     limiter = workers.limiter
     stop = threading.Event()
