@@ -227,11 +227,14 @@ def test_ban_holds_in_an_outage(guarded: Limiter, storage: RecordingStorage, clo
     assert guarded.check(PLAN).allowed
 
 
-def test_check_refused_by_a_ban_in_an_outage_charges_nothing(guarded: Limiter, storage: RecordingStorage) -> None:
+def test_check_refused_by_a_ban_alone_in_an_outage_charges_nothing(
+    guarded: Limiter, storage: RecordingStorage, clock: Clock
+) -> None:
     wide = hits_for("10/hour", scope="wide", subject="user:ada")
     plan = Hits((*wide, *PLAN))
     refused(guarded, plan, 3)
     storage.broken = True
+    clock.advance(60)
 
     for _ in range(5):
         assert not guarded.check(plan).allowed
