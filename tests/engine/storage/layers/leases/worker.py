@@ -21,7 +21,7 @@ SPENT = hits_for(Rule(60, 100, lease=10), scope="spent")
 
 def spend(url: str) -> None:
     """Spend 8 of 15 units that are taken, and end without closing."""
-    limiter = Limiter(url)
+    limiter = Limiter(storage_from_uri(url, timeout=30))
     for _ in range(1 + 2 + 4 + 1):
         limiter.check(SPENT)
 
