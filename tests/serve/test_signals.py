@@ -10,9 +10,9 @@ from blinker import NamedSignal
 from flask import Flask, abort, request
 from flask.testing import FlaskClient
 
-from flask_multilimit import Decision, LimitType, MultiLimit, RateLimitExceeded, rate_limiter
+from flask_multilimit import Decision, LimitType, MultiLimit, RateLimitExceeded, rate_limiter, signals
 from flask_multilimit.declare.unwrap import name_of
-from flask_multilimit.signals import limits_checked, request_rejected
+from flask_multilimit.signals import limits_checked, log_once_a_minute, request_rejected
 from support.doubles import raising
 
 
@@ -183,3 +183,13 @@ def test_each_receiver_that_raises_is_logged(limited_app: Flask, caplog: pytest.
 
     errors = [record.exc_info[0] for record in caplog.records if record.exc_info]
     assert sorted(map(str, errors)) == sorted(map(str, (ZeroDivisionError, KeyError, IndexError, ValueError)))
+
+
+def test_failures_with_ever_new_lines_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signals, "MOST_LINES", 3)
+    app = Flask(__name__)
+
+    for number in range(10):
+        log_once_a_minute(app, ValueError(), "failure %d", number)
+
+    assert len(app.extensions["multilimit.logged"]) <= 3
