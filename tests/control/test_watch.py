@@ -137,6 +137,15 @@ def test_change_that_code_of_the_app_refuses_is_reported_once_and_tried_again(
     assert [each.exc_info is not None for each in caplog.records if "own algorithm" in each.getMessage()] == [True]
 
 
+def test_error_in_the_thread_that_follows_changes_is_logged_by_the_app(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    shop.control.deny("::1", for_="1h")
+    monkeypatch.setattr(shop.follower, "ask", raising(RuntimeError))
+    until(lambda: "raised in the background" in caplog.text)
+    assert {each.name for each in caplog.records if each.exc_info} == {shop.app.logger.name}
+
+
 def test_worker_announces_the_version_in_force_while_code_of_the_app_refuses_a_newer_one(on_server: str) -> None:
     shop_on(on_server).control.deny("198.51.100.7", lasting=True)
     follower = shop_on(on_server).follower
