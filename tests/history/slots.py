@@ -10,14 +10,10 @@ after it has returned. So
 
 from __future__ import annotations
 
-import os
 import random
-import signal
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from multiprocessing.synchronize import Barrier
-from pathlib import Path
 
 import pytest
 
@@ -54,14 +50,6 @@ class Work:
     """When its release was called; of a refused check, when it was answered."""
     ended: int
     """When that had returned."""
-
-    def __str__(self) -> str:
-        return f"{self.cost} {self.asked} {self.answered} {self.allowed:d} {self.ending} {self.ended}"
-
-    @classmethod
-    def read(cls, line: str) -> Work:
-        cost, asked, answered, allowed, ending, ended = map(int, line.split())
-        return cls(cost, asked, answered, bool(allowed), ending, ended)
 
 
 def plan(cost: int) -> tuple[Hit, ...]:
@@ -120,24 +108,6 @@ def work(limiter: Limiter, dice: random.Random, times: int, longest: float, *, s
             done.append(Work(cost, asked, answered, allowed, ending or answered, ended))
         time.sleep(dice.random() * LONGEST_WORK / 2)
     return done
-
-
-def run_until_killed(barrier: Barrier, url: str, seed: int, journal: Path) -> None:
-    """Record each slot at once; then be killed while slots are held."""
-    limiter, dice = Limiter(storage_from_uri(url, timeout=30)), random.Random(seed)
-    barrier.wait()
-    with journal.open("w", buffering=1) as lines:
-        for _ in range(20):
-            asked = time.monotonic_ns()
-            with limiter.slot(hits_for(Concurrent(COUNT, TIMEOUT), scope="slots")) as decision:
-                answered = time.monotonic_ns()
-                if decision.allowed and dice.random() < 0.2:
-                    killed = time.monotonic_ns()
-                    lines.write(f"{Work(1, asked, answered, True, killed, killed + 2 * TIMEOUT * 10**9)}\n")
-                    os.kill(os.getpid(), signal.SIGKILL)
-                ending = time.monotonic_ns()
-            lines.write(f"{Work(1, asked, answered, decision.allowed, ending, time.monotonic_ns())}\n")
-        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def violations(history: Sequence[Work], count: int = COUNT, on_its_way: float = ON_ITS_WAY) -> set[str]:

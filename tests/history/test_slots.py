@@ -1,23 +1,18 @@
 """Processes and threads that take and release slots: never more than the count at any instant, and none is lost."""
 
-import multiprocessing
-import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
-from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 
-from flask_multilimit.engine import Concurrent, Limiter, hits_for, storage_from_uri
 from history import slots
 from history.broken import Defect
 from history.processes import Processes, processes_on, results_of
-from history.slots import COUNT, TIMEOUT, Work, violations
+from history.slots import TIMEOUT, Work, violations
 from support.servers import Server
-from support.waiting import PATIENCE
 
 pytestmark = pytest.mark.slow
 
@@ -120,31 +115,3 @@ def test_checker_finds_slots_that_are_not_released(processes: Processes, release
     """In at least one of ten runs: a client must ask at the moment when only such slots are in use."""
     runs = (run(processes, seed, 3 * TIMES, released=released) for seed in range(1, 11))
     assert any("refused for nothing" in violations(run) for run in runs)
-
-
-def test_slots_of_killed_processes_expire(server: Server, tmp_path: Path) -> None:
-    context: Any = multiprocessing.get_context("spawn")
-    barrier = context.Barrier(4, timeout=PATIENCE)
-    with server.client() as client:
-        client.flushall()
-        running = [
-            context.Process(target=slots.run_until_killed, args=(barrier, server.url, n, tmp_path / str(n)))
-            for n in range(4)
-        ]
-        for each in running:
-            each.start()
-        for each in running:
-            each.join(PATIENCE)
-        assert [each.exitcode for each in running] == [-signal.SIGKILL] * len(running)
-
-        history = [Work.read(line) for journal in tmp_path.iterdir() for line in journal.read_text().splitlines()]
-        assert not violations(history)
-        assert any(work.ended - work.ending > TIMEOUT * 10**9 for work in history)
-
-        limiter = Limiter(storage_from_uri(server.url, timeout=30))
-        deadline = time.monotonic() + 3 * TIMEOUT
-        asked = hits_for(Concurrent(COUNT, TIMEOUT), scope="slots")
-        while limiter.peek(asked).remaining < COUNT and time.monotonic() < deadline:
-            time.sleep(0.02)
-        assert limiter.peek(asked).remaining == COUNT
-        limiter.close()
