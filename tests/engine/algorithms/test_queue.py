@@ -1,21 +1,16 @@
-"""The leaky bucket as a queue: how long each request waits, in storage, across processes and in a Flask view."""
+"""The leaky bucket as a queue: how long each request waits, in storage and in a Flask view."""
 
-import multiprocessing
 import time
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
-from itertools import pairwise
 
 import pytest
 from flask import Flask
 
-from engine.algorithms import workers
 from flask_multilimit import MultiLimit, Rule, current_decision, rate_limiter
 from flask_multilimit.engine import Limiter, MemoryStorage
 from flask_multilimit.serve.gate import gate_of
 from support.bench import Bench, exhaust, hits
 from support.clock import Clock
-from support.servers import Server
 
 EVERY_HALF_SECOND = Rule(1, 2, algorithm="leaky_bucket", max_delay=2)
 
@@ -47,27 +42,6 @@ def test_refund_shortens_the_queue_for_the_next_request(bench: Bench) -> None:
     decisions = [bench.limiter.check(hits(EVERY_HALF_SECOND)) for _ in range(3)]
     bench.limiter.refund(decisions[1])
     assert bench.limiter.check(hits(EVERY_HALF_SECOND)).delay == decisions[2].delay
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("redis_client")
-def test_two_processes_share_one_queue_in_order_of_arrival(server: Server) -> None:
-    times = 150
-    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
-        both = [pool.submit(workers.queue_up, server.url, times) for _ in range(2)]
-        arrivals = sorted(arrival for each in both for arrival in each.result())
-
-    turns = [at + delay for at, delay in arrivals]
-    interval = 1000
-    assert len(turns) == 2 * times
-    assert turns == sorted(turns)
-    assert all(later - earlier >= interval for earlier, later in pairwise(turns))
-    # Work-conserving: a turn is either one interval after the one before, or at once.
-    assert all(
-        delay == 0 or later - earlier == interval
-        for earlier, later, (_, delay) in zip(turns, turns[1:], arrivals[1:], strict=False)
-    )
-    assert any(delay > 0 for _, delay in arrivals)
 
 
 # In Flask

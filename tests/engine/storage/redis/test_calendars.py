@@ -1,13 +1,10 @@
 """Calendars follow the server's clock, even if the clocks of workers are wrong."""
 
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from typing import Any
 
 import pytest
 import redis
 
-from engine.algorithms.workers import BOUNDARY, COUNT, admitted
 from flask_multilimit.engine import Calendar, Limiter, RedisStorage, Rule, StorageError, hits_for
 from flask_multilimit.engine.storage.redis.compiled import COMPILE_AFTER, compiled, shape_of
 from flask_multilimit.engine.storage.redis.scripts import script
@@ -108,24 +105,3 @@ def test_scripts_of_plans_without_calendars_contain_no_calendar_code() -> None:
 def test_calendars_of_all_zones_and_anchors_share_one_shape() -> None:
     calendars = [Calendar(5, "month", timezone=zone, anchor=day) for zone in ("UTC", "Asia/Tokyo") for day in (1, 31)]
     assert len({shape_of(hits_for(each, scope="api")) for each in calendars}) == 1
-
-
-# Many workers at a boundary
-
-
-@pytest.mark.parametrize(
-    "compiled_scripts", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["generic", "compiled"]
-)
-@pytest.mark.parametrize("processes", [1, pytest.param(8, marks=pytest.mark.slow)])
-def test_workers_admit_exactly_the_count_on_each_side_of_a_boundary(
-    server: Server, processes: int, compiled_scripts: bool
-) -> None:
-    places = [(server.port, compiled_scripts)] * processes
-    if processes == 1:
-        found = [admitted(places[0])]
-    else:
-        with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-            found = list(pool.map(admitted, places))
-    instants = [at for each in found for at in each]
-
-    assert sum(at < BOUNDARY for at in instants) == sum(at >= BOUNDARY for at in instants) == COUNT
