@@ -6,11 +6,10 @@ from collections.abc import Callable
 import pytest
 import redis
 
-from flask_multilimit.engine import Hit, Limiter, RedisStorage
+from flask_multilimit.engine import Hit, Limiter
 from flask_multilimit.engine.algorithms.sliding_window import TRIM
 from support.asking import commands
-from support.bench import Bench, dies_at, exhaust, hits, rule
-from support.clock import Clock
+from support.bench import dies_at, exhaust, hits, rule
 from support.rates import RATES
 from support.waiting import until
 
@@ -158,21 +157,6 @@ def test_scripts_are_loaded_again_when_the_server_has_lost_them(served: Limiter,
 # Trimming
 
 
-def test_check_drops_a_bounded_number_of_expired_sliding_window_entries(served: Limiter, client: redis.Redis) -> None:
-    plan = hits("5/minute")
-    key, now = plan[0].key, server_microseconds(client)
-    fill(client, key, OLD, now - 3600 * 1_000_000, now - 61 * 1_000_000)
-
-    for n in range(1, 6):
-        before = client.zcard(key)
-        assert served.check(plan).remaining == 5 - n
-        assert 1 <= before + 1 - client.zcard(key) <= TRIM + 1
-
-    before = client.zcard(key)
-    assert not served.check(plan).allowed
-    assert client.zcard(key) == before
-
-
 def test_check_drops_a_bounded_number_of_future_sliding_window_entries(served: Limiter, client: redis.Redis) -> None:
     plan = hits("5/minute")
     key, now = plan[0].key, server_microseconds(client)
@@ -182,29 +166,6 @@ def test_check_drops_a_bounded_number_of_future_sliding_window_entries(served: L
 
     assert (decision.allowed, decision.remaining, decision.reset_after) == (True, 4, 60)
     assert OLD + 1 - TRIM - 1 <= client.zcard(key) < OLD + 1
-
-
-def test_later_checks_drop_all_expired_sliding_window_entries(served: Limiter, client: redis.Redis) -> None:
-    plan = hits("1000/minute")
-    key, now = plan[0].key, server_microseconds(client)
-    fill(client, key, 10_000, now - 3600 * 1_000_000, now - 61 * 1_000_000)
-
-    for _ in range(100):
-        served.check(plan)
-
-    assert client.zcard(key) == 100
-
-
-@pytest.mark.parametrize("cost", [1, 100, 1000])
-def test_sliding_window_drops_entries_as_fast_as_it_adds_them(client: redis.Redis, clock: Clock, cost: int) -> None:
-    bench = Bench(Limiter(RedisStorage(client, clock=clock)), clock, client)
-    plan = hits(rule("sliding_window", 1, 2000), cost=cost)
-
-    for _ in range(100):
-        assert bench.limiter.check(plan).allowed
-        bench.clock.advance(0.6)
-
-    assert client.zcard(plan[0].key) <= 4 * cost
 
 
 def server_microseconds(client: redis.Redis) -> int:
