@@ -1,6 +1,5 @@
 """Compiled scripts: which plans have one, when a process makes it, and what happens when a server forgets it."""
 
-import re
 from collections.abc import Iterator
 from math import inf
 
@@ -14,12 +13,11 @@ from flask_multilimit.engine.reply import completed, frame_of
 from flask_multilimit.engine.storage.redis import compiled as compiling
 from flask_multilimit.engine.storage.redis.compiled import (
     MOST_HITS,
-    WRITTEN_OUT,
     Shapes,
     compiled,
     shape_of,
 )
-from flask_multilimit.engine.storage.redis.scripts import Script, library
+from flask_multilimit.engine.storage.redis.scripts import Script
 from flask_multilimit.engine.storage.redis.wire import command_of
 from support.bench import hits, rule
 
@@ -122,12 +120,6 @@ def test_a_plan_that_charges_nothing_or_is_too_long_is_checked_by_the_generic_sc
     assert shape_of(hits([Rule(n, 5) for n in range(1, MOST_HITS + 1)])) is not None
 
 
-def test_shape_of_a_ban_holds_the_places_of_the_hits_it_watches() -> None:
-    shape = shape_of(hits_for("1/minute", scope="s", ban=Ban()))
-    assert shape is not None
-    assert [each.watches for each in shape] == [(), (1,)]
-
-
 @pytest.mark.parametrize("registered_as", ["own", "fixed_window"])
 def test_an_algorithm_of_a_user_is_checked_by_the_generic_script(
     registered_as: str, monkeypatch: pytest.MonkeyPatch
@@ -203,35 +195,3 @@ def test_malformed_answer_of_a_compiled_script_is_recognised(answer: object) -> 
     assert completed(answer, 1, frame_of([60])) is None
     assert completed([1, 1, 0, 4, 0, 6], 1, frame_of([60])) == [1, 1, 0, 4, 0, 6], "a whole reply, as for a refusal"
     assert completed([1, 4], 1, None) is None, "from a script that leaves nothing out"
-
-
-GIVEN = {"call", "now", "id", "stamp", "grace", "horizon", "beyond", "argument", "delay", "hits", "reply", "algorithms"}
-"""Names of a compiled script; each hit has more, such as `k1`."""
-FIELDS = {"key", "window", "count", "cost", "burst", "max_delay", "time", "factor", "most", "memory"}
-
-
-@pytest.mark.parametrize("algorithm", WRITTEN_OUT)
-@pytest.mark.parametrize("name", ["evaluate", "charge", "drop_future", "reset_after"])
-def test_lua_that_is_inlined_has_the_form_that_the_compiler_reads(algorithm: str, name: str) -> None:
-    text = "".join(library([algorithm]))
-    (function,) = re.finditer(rf"^( *){name} = function\(([^)]*)\)\n(.*?)^\1end,$", text, re.DOTALL | re.MULTILINE)
-    indent, parameters, body = function.groups()
-    names = {name for line in re.findall(r"(?:local|for) ([\w, ]+?) (?:=|in\b)", body) for name in line.split(", ")}
-
-    assert re.fullmatch("hit, now(, seen)?(, id)?", parameters)
-    assert set(re.findall(r"\bhit\b(?:\.(\w+)|)", body)) <= FIELDS, (
-        "it reads fields of the hit, and does no more with it"
-    )
-    assert not re.findall(r"\bfunction\b|\.\.\.", body)
-    assert not re.findall(r"\b(?:now|id|hit\.\w+) = ", body)
-    assert not names & (GIVEN | set(parameters.split(", "))), "a local would hide a name of the script"
-    assert not [each for each in names if re.fullmatch(r"[a-z]\d+|[A-Z_]{2,}", each)]
-    assert set(re.findall(r"(?<![.\w])(\w+)\(", body)) <= {"call", "argument", "unpack", "and"}, (
-        "it calls no function of its file"
-    )
-    for at in re.finditer(r"^( *)return \S.*$", body, re.MULTILINE):
-        before, inside = body[: at.start()].splitlines(), at[1]
-        while len(inside) > len(indent) + 2:
-            inside = inside[:-2]
-            opened = next(line for line in reversed(before) if line.startswith(inside) and line[len(inside)] != " ")
-            assert re.match("if|else", opened.strip()), f"{at[0].strip()} would leave only {opened.strip()}"
