@@ -21,7 +21,7 @@ from flask_multilimit.engine import (
     hits_for,
     slots,
 )
-from flask_multilimit.engine.slots import KEEPER, Keeper, require_slots
+from flask_multilimit.engine.slots import KEEPER, Keeper
 from flask_multilimit.engine.storage import Slot
 from flask_multilimit.engine.storage.base import Lost, monotonic_microseconds
 from support.doubles import raising
@@ -470,50 +470,6 @@ def test_renewal_restores_held_slots_that_the_server_lost(
     until(lambda: not redis_client.exists(SHORT[0].key))
 
 
-@pytest.mark.slow
-def test_all_slots_are_free_after_threads_release_them_during_renewals(
-    limiter: Limiter, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(slots, "RENEWALS", 10**9)  # every slot is always due
-    keeper, storage = Keeper(), require_slots(limiter.storage)
-    plans = [
-        (*hits_for(Concurrent(100), scope="reports", cost=cost), *hits_for(Concurrent(100), scope="exports"))
-        for cost in (1, 3)
-    ]
-    renewed = count_of_calls(storage, "renew", monkeypatch)
-
-    numbers = iter(range(8))
-
-    def work() -> None:
-        number = next(numbers)
-        for turn in range(150):
-            decision = limiter.check(plans[turn % 2])
-            keeper.hold(storage, decision)
-            if (number + turn) % 3 == 0:
-                limiter.storage.settle(decision.id, decision.charges[:1])
-                keeper.forget(decision, {decision.hits[0].key})
-            keeper.release(decision)
-
-    at_once(work, 8)
-
-    assert sum(renewed) > 100
-    until(lambda: len(keeper) == 0)
-    until(lambda: [status.remaining for status in limiter.peek(plans[0]).statuses] == [100, 100])
-    keeper.forget_all(limiter.storage)
-
-
-def count_of_calls(storage: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The number of slots in each call, as they are made."""
-    counts, call = list[int](), getattr(storage, name)
-
-    def counted(slots: Sequence[Slot]) -> None:
-        counts.append(len(slots))
-        call(slots)
-
-    monkeypatch.setattr(storage, name, counted)
-    return counts
-
-
 class Held(NamedTuple):
     """A slot with a timeout of 60 s, held from second 0 on."""
 
@@ -568,16 +524,6 @@ def many(held: Held) -> Held:
     for _ in range(1200):
         held.keeper.hold(held.storage, held.storage.check(hits))
     return held
-
-
-def test_other_slot_is_still_renewed_after_one_of_two_is_refunded(held: Held) -> None:
-    two = held.storage.check((*hits_for(Concurrent(1), scope="a"), *hits_for(Concurrent(1), scope="b")))
-    held.keeper.release(held.decision)
-    held.keeper.hold(held.storage, two)
-
-    held.keeper.forget(two, {two.hits[0].key})
-
-    assert held.renewals_at(20) == 1
 
 
 @pytest.mark.parametrize(
