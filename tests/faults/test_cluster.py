@@ -458,16 +458,6 @@ def test_endless_redirections_are_an_error_with_a_remedy(word: str, host: str) -
         limiter.close()
 
 
-@pytest.mark.parametrize("reply", [b"+OK\r\n", b"*0\r\n", b"$-1\r\n"])
-def test_malformed_reply_is_a_storage_error(reply: bytes) -> None:
-    with LyingShard(lambda _: reply) as liar:
-        limiter = Limiter(storage_from_uri(f"redis+cluster://127.0.0.1:{liar.port}", timeout=5))
-
-        with pytest.raises(StorageError):
-            limiter.check(PLAN)
-        limiter.close()
-
-
 def test_check_without_a_reply_is_repeated_elsewhere_under_its_id(cluster: Cluster) -> None:
     with LyingShard(lambda _: b"") as liar:
         uri = cluster.uri.replace("redis+cluster://", f"redis+cluster://127.0.0.1:{liar.port},")

@@ -1,7 +1,6 @@
 """An app on a cluster: limits of the app and of endpoints, hash tags, outages and commands."""
 
 import json
-import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -62,36 +61,6 @@ def test_test_kit_freezes_exhausts_and_resets_quotas_on_a_cluster(make: Callable
     storage = gate_of(app).limiter.storage
     assert isinstance(storage, ClusterStorage)
     assert storage.keys("rate_limit:") == []
-
-
-@pytest.mark.parametrize(
-    ("policy", "status", "decided"), [("local", 200, "local"), ("allow", 200, "allow"), ("deny", 503, None)]
-)
-def test_failed_shard_is_an_outage_under_each_policy(
-    make: Callable[..., Flask],
-    cluster: Cluster,
-    caplog: pytest.LogCaptureFixture,
-    policy: str,
-    status: int,
-    decided: str | None,
-) -> None:
-    app = make(ON_STORAGE_ERROR=policy, STORAGE_TIMEOUT=0.3)
-    app.add_url_rule("/who", "who", rate_limiter(rules="99/minute")(lambda: str(current_decision.decided_by)))
-    health = gate_of(app).limiter.health
-    get(app, "/who")
-    owner = next(server for server in cluster.servers if key_slot(b"who") in cluster.slots_of(server))
-    owner.suspend()
-    try:
-        with caplog.at_level(logging.WARNING, logger="shop"):
-            responses = [get(app, "/who") for _ in range(5)]
-    finally:
-        owner.resume()
-    cluster.until(lambda: health().state == "working", "recovery")
-
-    assert [response.status_code for response in responses] == [status] * 5
-    assert decided is None or {response.text for response in responses} == {decided}
-    assert sum(record.levelname == "ERROR" for record in caplog.records) == 1
-    assert get(app, "/who").text == "storage"
 
 
 # Hash tags

@@ -144,23 +144,6 @@ def test_a_peek_is_no_strike_in_another_hash_slot(limiter: Limiter) -> None:
 # All or nothing
 
 
-@pytest.mark.parametrize("tight", [0, 1, 2])
-def test_refused_plan_charges_nothing_in_any_hash_slot(limiter: Limiter, algorithm: str, tight: int) -> None:
-    counts = [9, 9, 9]
-    counts[tight] = 2
-    plan = plan_of(*counts, algorithm=algorithm)
-    for _ in range(2):
-        assert limiter.check(plan).allowed
-
-    refused = limiter.check(plan)
-
-    assert not refused.allowed
-    assert [status.name for status in refused.violated] == ["user-60s"]
-    assert refused.violated[0].hit is plan[tight]
-    assert remaining(refused) == [7 if count == 9 else 0 for count in counts]
-    assert remaining(limiter.peek(plan)) == remaining(refused)
-
-
 LEAVE_NOTHING = ["fixed_window", "gcra", "leaky_bucket", "sliding_window", "token_bucket"]
 """Algorithms that keep nothing of a charge that is taken back. ``sliding_window_counter`` keeps the begin of its
 window."""
