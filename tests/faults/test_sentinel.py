@@ -15,7 +15,7 @@ from redis.retry import Retry
 from redis.sentinel import Sentinel
 from typing_extensions import Self
 
-from flask_multilimit.engine import Concurrent, ConfigurationError, Health, Limiter, StorageError, storage_from_uri
+from flask_multilimit.engine import ConfigurationError, Health, Limiter, StorageError, storage_from_uri
 from flask_multilimit.engine.decision import FALLBACKS
 from flask_multilimit.engine.storage.redis.connections import Deadline
 from support.bench import bare, hits, rule
@@ -313,43 +313,6 @@ def test_error_of_a_redis_py_client_shows_no_passwords(refusing_port: int) -> No
     assert not any(secret in f"{caught.value}{caught.value.__cause__}" for secret in SECRETS.values())
 
 
-@pytest.mark.parametrize(
-    ("rest", "told"),
-    [
-        ("localhost:26379", "names no service"),
-        ("localhost:26379/", "names no service"),
-        ("/limits", "names no sentinel"),
-        ("localhost:26379,/limits", "a comma too many"),
-        ("localhost:port/limits", "port must be a number from 1 to 65535"),
-        ("localhost:99999/limits", "port must be a number from 1 to 65535"),
-        ("::1/limits", "an IPv6 address needs brackets"),
-        ("[::1/limits", "host:port or [IPv6]:port"),
-        ("localhost/limits/one", "must be a number"),
-        ("localhost/limits/0/1", "must be a number"),
-        ("localhost/limits?sentinel_pasword=x", "sentinel_pasword: of sentinels it takes"),
-        ("localhost/limits?nonsense=1", "nonsense"),
-        ("localhost/limits?socket_timeout=soon", "socket_timeout"),
-    ],
-)
-@pytest.mark.parametrize("scheme", ["redis+sentinel", "rediss+sentinel"])
-def test_malformed_uri_is_an_error_that_names_the_mistake(scheme: str, rest: str, told: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"storage URI '{scheme.replace('+', '.')}") as caught:
-        storage_from_uri(f"{scheme}://{rest}")
-    assert told in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "uri",
-    [
-        "redis+sentinel://localhost/limits",
-        "redis+sentinel://[::1],[::1]:26380/limits/1",
-        "rediss+sentinel://me:p%40ss@a:1,b:2,c/my%2Flimits/0?sentinel_username=me&sentinel_password=x",
-    ],
-)
-def test_storage_is_created_without_a_connection(uri: str) -> None:
-    storage_from_uri(uri).close()
-
-
 def test_sentinel_object_is_refused_as_a_storage() -> None:
     with pytest.raises(ConfigurationError, match="master_for"):
         Limiter(sentinel_of_redis_py(26379))
@@ -400,18 +363,13 @@ class Load:
                         self.locally_decided_at = start
 
 
-@pytest.fixture(params=[Server.kill, Server.suspend], ids=["killed", "frozen"])
-def fault(request: pytest.FixtureRequest) -> Callable[[Server], None]:
-    fault: Callable[[Server], None] = request.param
-    return fault
-
-
 @pytest.fixture
 def trio(binary: Binary) -> Iterator[Trio]:
     with Trio(binary) as trio:
         yield trio
 
 
+@pytest.mark.parametrize("fault", [Server.kill, Server.suspend], ids=["killed", "frozen"])
 def test_fail_over_under_load_causes_no_errors(
     trio: Trio, fault: Callable[[Server], None], open_guarded: Callable[..., Limiter], changes: list[Health]
 ) -> None:
@@ -440,94 +398,6 @@ def test_fail_over_under_load_causes_no_errors(
     assert fails == at_once == [True, True]
     for each in idle:
         each.close()
-
-
-class Tasks(Load):
-    """Threads that count what they have done."""
-
-    def __init__(self, limiter: Limiter) -> None:
-        super().__init__(limiter)
-        self.done = 0
-
-    def fail_over(self, trio: Trio, fault: Callable[[Server], None], changes: list[Health]) -> None:
-        """Start, let the primary fail, and go on for a while after the recovery."""
-        with self:
-            until(lambda: self.done > 3 * THREADS)
-            trio.wait_for_good_replicas()
-            fault(trio.primary)
-            until(lambda: changes)
-            trio.wait_for_another_primary()
-            until(lambda: self._limiter.health().state == "working" and len(changes) > 1)
-            back = self.done
-            until(lambda: self.done > back + 3 * THREADS)
-
-
-class Settling(Tasks):
-    """Threads that settle each check at more than its estimate, and every second check of another limit at nothing."""
-
-    MORE = hits("1000000/hour", scope="more", cost=10)
-    LESS = hits("1000000/hour", scope="less", cost=10)
-
-    def _run(self) -> None:
-        while not self._stop.wait(0.005):
-            more, _, less = (self._limiter.check(plan) for plan in (self.MORE, self.LESS, self.LESS))
-            with self._lock:
-                self.done += 1
-            for decision, units in ((more, 35), (less, 0)):
-                with contextlib.suppress(StorageError):  # at the first failure; later ones wait for the storage
-                    self._limiter.settle(decision, units)
-
-
-def test_fail_over_settles_nothing_twice(
-    trio: Trio, fault: Callable[[Server], None], open_guarded: Callable[..., Limiter], changes: list[Health]
-) -> None:
-    """A replica may miss the last charges and settlements: these are lost, or leave the estimate."""
-    limiter = open_guarded(trio.url)
-    settling = Settling(limiter)
-    settling.fail_over(trio, fault, changes)
-    until(lambda: limiter.health().pending == 0)
-
-    more, less = (limiter.peek(plan) for plan in (Settling.MORE, Settling.LESS))
-    assert more.decided_by == less.decided_by == "storage"
-    assert 10 * (settling.done - LOST_AT_MOST) <= 1_000_000 - more.remaining <= 35 * settling.done
-    assert 10 * (settling.done - LOST_AT_MOST) <= 1_000_000 - less.remaining <= 20 * settling.done
-
-
-class Work(Tasks):
-    """Threads that take slots and give them back."""
-
-    COUNT, TIMEOUT = 4, 5
-    SLOTS = hits([Concurrent(COUNT, TIMEOUT)], scope="slots")
-
-    def __init__(self, limiter: Limiter) -> None:
-        super().__init__(limiter)
-        self.in_progress = self.most = 0
-
-    def _run(self) -> None:
-        while not self._stop.wait(0.005):
-            with self._limiter.slot(self.SLOTS) as decision:
-                if not decision.allowed:
-                    continue
-                with self._lock:
-                    self.in_progress += 1
-                    self.most = max(self.most, self.in_progress)
-                time.sleep(0.02)
-                with self._lock:
-                    self.in_progress -= 1
-                    self.done += 1
-
-
-def test_fail_over_loses_no_slot(
-    trio: Trio, fault: Callable[[Server], None], open_guarded: Callable[..., Limiter], changes: list[Health]
-) -> None:
-    """A replica may miss the slots that were taken last: as many can be in use beyond the count, for a moment."""
-    limiter = open_guarded(trio.url)
-    work = Work(limiter)
-    work.fail_over(trio, fault, changes)
-
-    assert Work.COUNT <= work.most <= 2 * Work.COUNT
-    until(lambda: limiter.peek(Work.SLOTS).remaining == Work.COUNT)
-    assert limiter.peek(Work.SLOTS).decided_by == "storage"
 
 
 def _by_uri(trio: Trio) -> Limiter:

@@ -150,6 +150,18 @@ def test_text_of_settings_hides_the_password_of_the_storage() -> None:
         ("redis+cluster://host:7000/1", "'redis+cluster://host:7000/1': a cluster has only database 0"),
         ("memory://host", "nothing may follow memory://"),
         ("rediss+sentinel://", "it names no server; write it as rediss+sentinel://localhost:26379/SERVICE"),
+        ("redis+sentinel://h:26379", "it names no service: redis+sentinel://host:26379,host:26379/SERVICE"),
+        ("rediss+sentinel://h:26379/", "it names no service: rediss+sentinel://host:26379,host:26379/SERVICE"),
+        ("redis+sentinel:///limits", "it names no sentinel, or has a comma too many: host:port,host:port"),
+        ("rediss+sentinel://h:26379,/limits", "it names no sentinel, or has a comma too many: host:port,host:port"),
+        ("redis+sentinel://h:port/limits", "the port must be a number from 1 to 65535"),
+        ("redis+sentinel://::1/limits", "an IPv6 address needs brackets"),
+        ("redis+sentinel://[::1/limits", "host, host:port or [IPv6]:port, and several are separated by commas"),
+        ("redis+sentinel://h/limits/one", "the database must be a number, got 'one'"),
+        ("redis+sentinel://h/limits/0/1", "the database must be a number, got '0/1'"),
+        ("redis+sentinel://h/s?sentinel_pasword=x", "of sentinels it takes sentinel_username and sentinel_password"),
+        ("rediss+sentinel://h/s?nonsense=1", "'rediss+sentinel://h/s': nonsense is not an option of a connection"),
+        ("redis+sentinel://h/limits?socket_timeout=soon", "Invalid value for 'socket_timeout' in connection URL."),
         ("redis://u:1/2@host/0", "malformed; special characters in user and password must be percent-encoded"),
     ],
 )
@@ -161,7 +173,11 @@ def test_error_names_the_wrong_part_of_a_uri_and_its_remedy(uri: str, message: s
 
 @pytest.mark.parametrize(
     "uri",
-    ["memory://", "redis://localhost", "rediss://h:6380/1", "valkey://[::1]:6379", "valkeys://u:p@h", "unix:///s"],
+    [
+        *("memory://", "redis://localhost", "rediss://h:6380/1", "valkey://[::1]:6379", "valkeys://u:p@h", "unix:///s"),
+        *("redis+sentinel://localhost/limits", "redis+sentinel://[::1],[::1]:26380/limits/1"),
+        "rediss+sentinel://me:p%40ss@a:1,b:2,c/my%2Flimits/0?sentinel_username=me&sentinel_password=x",
+    ],
 )
 def test_storage_is_made_from_a_uri_without_a_connection(uri: str) -> None:
     storage_from_uri(uri).close()
