@@ -23,7 +23,7 @@ PASSWORD = "hunter2@hunter3/hunter4?hunter5#hunter6:hunter7"
 QUOTED = quote(PASSWORD, safe="")
 TOLD = re.compile(r"hunter\d")
 
-WELL_FORMED = {
+URIS = {
     "nobody there": "redis://me:{secret}@127.0.0.1:{nobody}/0",
     "no answer": "redis://me:{secret}@127.0.0.1:{silent}/0",
     "wrong password": "redis://:{secret}@127.0.0.1:{strict}/0",
@@ -39,23 +39,6 @@ WELL_FORMED = {
     "wrong password of a sentinel": f"redis+sentinel://127.0.0.1:{{locked}}/{SERVICE}?sentinel_password={{secret}}",
     "no TLS at the sentinel": f"rediss+sentinel://:{{secret}}@127.0.0.1:{{sentinel}}/{SERVICE}",
 }
-MALFORMED = (
-    "redis://me:{secret}@127.0.0.1:port/0",
-    "redis://me:{secret}@127.0.0.1/database",
-    "redis://me:{quoted}",
-    "redis+sentinel://me:{quoted}/x",
-    "redis+cluster://me:{quoted}",
-    "redis://me:{secret}@127.0.0.1/0?nonsense={secret}",
-    "redis://127.0.0.1/0?nonsense=1&password={secret}",
-    "redis://127.0.0.1/0?db={secret}",
-    "reddis://me:{secret}@127.0.0.1/0",
-    "me:{secret}@127.0.0.1:6379",
-    "redis+sentinel://me:{secret}@127.0.0.1",
-    "redis+sentinel://me:{secret}@127.0.0.1:port/" + SERVICE,
-    "redis+sentinel://127.0.0.1?sentinel_password={secret}",
-    "redis+sentinel://127.0.0.1/" + SERVICE + "?sentinel_secret={secret}&sentinel_password={secret}",
-    "redis+sentinel://me:{secret}@127.0.0.1/" + SERVICE + "/database?sentinel_password={secret}",
-)
 
 
 @pytest.fixture(scope="module")
@@ -125,19 +108,19 @@ def _all_of(error: BaseException) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("secret", [QUOTED, PASSWORD], ids=["percent-encoded", "not encoded"])
-@pytest.mark.parametrize("uri", [*WELL_FORMED.values(), *MALFORMED])
+@pytest.mark.parametrize("uri", URIS.values(), ids=list(URIS))
 def test_errors_logs_and_reprs_show_no_password(
     ports: dict[str, int], uri: str, secret: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.DEBUG):
-        said = everything_said(uri.format(secret=secret, quoted=QUOTED, **ports), caplog)
+        said = everything_said(uri.format(secret=secret, **ports), caplog)
     assert "storage" in said
     assert TOLD.search(said) is None
 
 
 @pytest.mark.parametrize("name", ["wrong password", "no sentinel"])
 def test_command_shows_no_password(ports: dict[str, int], name: str) -> None:
-    command = Command(SHOP, WELL_FORMED[name].format(secret=QUOTED, **ports))
+    command = Command(SHOP, URIS[name].format(secret=QUOTED, **ports))
     command.environment["FLASK_MULTILIMIT_STORAGE_TIMEOUT"] = "1"
 
     for arguments in (("doctor",), ("keys",)):
@@ -146,6 +129,6 @@ def test_command_shows_no_password(ports: dict[str, int], name: str) -> None:
 
 
 def test_command_with_a_malformed_uri_shows_no_password() -> None:
-    run = Command(SHOP, MALFORMED[0].format(secret=QUOTED)).alone("doctor")
+    run = Command(SHOP, f"redis://me:{QUOTED}@127.0.0.1:port/0").alone("doctor")
     assert "storage URI" in run.err
     assert TOLD.search(run.out + run.err) is None
