@@ -5,7 +5,7 @@ import itertools
 import pytest
 from redis.crc import key_slot
 
-from flask_multilimit.engine import ConfigurationError, Hit, hits_for
+from flask_multilimit.engine import Hit, hits_for
 from support.bench import Bench, exhaust, hits, rule
 from support.rates import RATES
 
@@ -65,15 +65,3 @@ def test_all_keys_of_a_scope_are_short_and_in_one_cluster_slot(scope: str) -> No
     assert len({key_slot(key) for key in keys}) == 1
     assert max(map(len, keys)) <= 200
     assert all(key.isascii() and key.decode().isprintable() for key in keys)
-
-
-@pytest.mark.parametrize("prefix", ["{", "}", "{x}", "a b", "a\n", "", "é", "x" * 33, "\0"], ids=ascii)
-def test_invalid_key_prefix_is_an_error(prefix: str) -> None:
-    with pytest.raises(ConfigurationError, match="prefix"):
-        hits_for("5/minute", scope="api", prefix=prefix)
-
-
-@pytest.mark.parametrize("type_", ["", "1ip", "ip}", "i p", "ip\n", "é", "t" * 21], ids=ascii)
-def test_type_that_is_no_short_identifier_is_an_error(type_: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"its type must match|give TYPE:VALUE"):
-        hits_for("5/minute", scope="api", subject=f"{type_}:")

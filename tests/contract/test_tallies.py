@@ -13,7 +13,7 @@ from flask_multilimit.engine.storage.cluster.servers import NodesOfUri
 from flask_multilimit.engine.storage.redis.storage import RedisStorage
 from flask_multilimit.engine.storage.tallies import SOURCE_SECONDS, TalliesInMemory, seconds_of, tallies_of
 from support.cluster import Cluster
-from support.servers import Binary, Server, Servers, find_binaries
+from support.servers import Binary, Servers, find_binaries
 
 FIRST, SECOND = "rate_limit:{*traffic}:counts:1", "rate_limit:{*traffic}:counts:2"
 SOURCE = "rate_limit:{*traffic}:from:abc"
@@ -118,22 +118,6 @@ def test_tally_is_one_command(redis_client: redis.Redis) -> None:
 
     after = cast("dict[str, int]", redis_client.info("commandstats")["cmdstat_evalsha"])["calls"]
     assert after - before == 1
-
-
-def test_server_user_with_the_documented_permissions_can_tally(server: Server, redis_client: redis.Redis) -> None:
-    from flask_multilimit.engine.storage.redis.failures import RIGHTS
-
-    redis_client.acl_setuser(
-        "limits", enabled=True, passwords=["+secret"], keys=["rate_limit:*"], commands=RIGHTS.split()
-    )
-    try:
-        with server.client(username="limits", password="secret") as own:
-            storage = RedisStorage(own)
-            instants = Tally(SECOND, {"b": 2**42}, seconds=60, most=10, instants=True)
-            storage.tally([tally(a=1), instants], source=SOURCE, number=1)
-            assert storage.tallies([FIRST, SECOND]).amounts == [{"a": 1}, {"b": 2**42}]
-    finally:
-        redis_client.acl_deluser("limits")
 
 
 def test_key_of_instants_expires_after_the_latest(redis_client: redis.Redis) -> None:

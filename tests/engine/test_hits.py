@@ -2,6 +2,7 @@
 
 from dataclasses import FrozenInstanceError
 from enum import Enum
+from math import nan
 from typing import Any
 
 import pytest
@@ -14,14 +15,20 @@ from flask_multilimit.engine import ConfigurationError, Hit, Rule, hits_for
     ("option", "wrong", "message"),
     [
         *[("shadow", wrong, "give True or False") for wrong in (None, 1, 0, "false", "")],
-        *[("prefix", wrong, "prefix=.*must match") for wrong in (None, 5, b"p:", "{")],
+        *[
+            ("prefix", wrong, "prefix=.*must match")
+            for wrong in (None, 5, b"p:", "{", "}", "{x}", "a b", "a\n", "", "é", "x" * 33, "\0")
+        ],
         *[("scope", wrong, "scope=.*must be text") for wrong in (None, 5, b"s")],
         *[
             ("subject", wrong, 'give TYPE:VALUE, such as "user:42"')
-            for wrong in (None, 5, b"s", "42", ":42", "::1", "2001:db8::7")
+            for wrong in (None, 5, b"s", "42", ":42", "::1", "2001:db8::7", "1ip:42")
         ],
-        *[("subject", wrong, "subject=.*its type must match") for wrong in ("a b:42", f"{LimitType.IP!r}:")],
-        *[("cost", wrong, "cost=.*whole number") for wrong in (None, "1", 1.0, True, -1)],
+        *[
+            ("subject", f"{wrong}:42", "subject=.*its type must match")
+            for wrong in ("a b", f"{LimitType.IP!r}", "ip}", "ip\n", "é", "t" * 21)
+        ],
+        *[("cost", wrong, "cost=.*whole number") for wrong in (None, "1", 1.0, 1.5, nan, True, -1)],
         *[("ban", wrong, "ban=.*give a Ban, such as") for wrong in (3, True, {"after": 3})],
         *[("hash_tag", wrong, "hash_tag=.*give 'scope' or 'subject'") for wrong in (None, "slot")],
         *[

@@ -10,6 +10,7 @@ from redis.crc import key_slot
 
 from flask_multilimit.engine import Ban, GuardedStorage, Limiter, RedisStorage, StorageError, hits_for, storage_from_uri
 from flask_multilimit.engine.algorithms import ALGORITHMS
+from flask_multilimit.engine.storage import Tally
 from flask_multilimit.engine.storage.redis.failures import (
     REMEDIES,
     RIGHTS,
@@ -67,6 +68,10 @@ def use_everything(storage: RedisStorage) -> None:
     banning = hits_for("1/minute", scope="banning", ban=Ban())
     for _ in range(5):
         Limiter(storage).check(banning)
+    counts, instants = "rate_limit:{*traffic}:counts:1", "rate_limit:{*traffic}:counts:2"
+    each = [Tally(counts, {"a": 1}, seconds=60, most=10), Tally(instants, {"b": 2**42}, 60, most=10, instants=True)]
+    storage.tally(each, source="rate_limit:{*traffic}:from", number=1)
+    assert storage.tallies([counts, instants]).amounts == [{"a": 1}, {"b": 2**42}]
     storage.clock = clock = Clock()
     limiter, plan = Limiter(storage), hits("1000 per 10 seconds", scope="aged", cost=200)
     for seconds in (0, 5, 11, -30):
