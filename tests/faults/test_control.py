@@ -123,34 +123,6 @@ def test_changes_during_a_fail_over_are_stored_or_errors(binary: Binary, fault: 
             assert each.who in unknown or denied_by_none(shops, each.who)
 
 
-@pytest.mark.parametrize(
-    ("begin", "end", "told"),
-    [(Server.suspend, Server.resume, [FIRST]), (Server.kill, Server.restart, [])],
-    ids=["frozen", "restarted empty"],
-)
-def test_change_during_an_outage_is_an_error_and_stores_nothing(
-    binary: Binary, begin: Callable[[Server], None], end: Callable[[Server], None], told: list[str]
-) -> None:
-    with Server(binary, tcp=True) as server:
-        shops = shops_on(server.tcp_url)
-        begin(server)
-        try:
-            with pytest.raises(StorageError):
-                shops[0].control.deny("203.0.113.1", lasting=True)
-            assert denied_by_all(shops, FIRST)
-            assert denied_by_none(shops, "203.0.113.1")
-        finally:
-            end(server)
-        until(lambda: denied(shops[1]) == [FIRST])
-        shops[1].control.deny("203.0.113.2", lasting=True)
-
-        until(lambda: denied_by_all(shops, "203.0.113.2"))
-        assert denied(shops[2]) == [FIRST, "203.0.113.2"]
-        assert changed(shops[2]) == [*told, "203.0.113.2"]
-        assert denied_by_none(shops, "203.0.113.1")
-        assert denied_by_all(shops, FIRST)
-
-
 def test_disconnected_worker_learns_the_newest_changes_afterwards(binary: Binary) -> None:
     with Server(binary) as server, FaultProxy(server.url.removeprefix("unix://")) as proxy:
         shop, far = shop_on(server.url), shop_on(proxy.url)
