@@ -210,27 +210,3 @@ def test_recovery_costs_one_probe_and_one_charge_for_each_check(
     asked = sum(each["calls"] - each["failed_calls"] for each in commands)  # the script of a probe may be new there
     assert asked == 1 + many + len(after)
     assert limiter.peek(plan).remaining == 100_000 - 1 - many - len(after)
-
-
-def test_concurrent_first_failures_are_one_outage(
-    world: World, open_guarded: Callable[..., Limiter], changes: list[Health]
-) -> None:
-    limiter, together, took = open_guarded(world.proxy.url, timeout=0.1), threading.Barrier(8), list[float]()
-    limiter.check(hits("10/hour"))
-    world.server.suspend()
-
-    def ask() -> None:
-        together.wait(10)
-        start = time.monotonic()
-        assert limiter.check(hits("10/hour")).decided_by == "local"
-        took.append(time.monotonic() - start)
-
-    try:
-        in_threads(8, ask)
-    finally:
-        world.server.resume()
-    until(lambda: is_working(limiter) and len(changes) == 2, RECOVERY)
-
-    assert len(took) == 8
-    assert max(took) < FIRST
-    assert limiter.peek(hits("10/hour")).remaining == 1

@@ -1,7 +1,6 @@
 """Failures between a client and its server: a check is charged once or not at all, and the error names a remedy."""
 
 import re
-import time
 import traceback
 from collections.abc import Iterator
 from contextlib import closing
@@ -200,20 +199,6 @@ def test_connections_are_dropped_when_the_server_has_become_a_replica(own_server
 
 
 # Errors
-
-
-def test_frozen_server_is_a_storage_error_soon_after_the_timeout(own_server: Server) -> None:
-    limiter = Limiter(storage_from_uri(own_server.tcp_url, timeout=0.1))
-    own_server.suspend()
-    start = time.monotonic()
-
-    with pytest.raises(StorageError) as caught:
-        limiter.check(hits())
-
-    assert isinstance(caught.value.__cause__, redis.TimeoutError)
-    assert time.monotonic() - start < 8
-    own_server.resume()
-    limiter.close()
 
 
 def test_check_that_timed_out_is_not_retried_by_the_client(own_server: Server) -> None:
