@@ -24,7 +24,6 @@ from support.clock import Clock
 from support.rates import RATES
 from support.waiting import SECONDS, until
 
-MANY = 5_000
 MINUTE = Rule(60, 5)
 
 each_algorithm = pytest.mark.parametrize("algorithm", RATES)
@@ -38,20 +37,6 @@ def storage(clock: Clock) -> MemoryStorage:
 @pytest.fixture
 def limiter(storage: MemoryStorage) -> Limiter:
     return Limiter(storage)
-
-
-def test_later_checks_remove_subjects_whose_windows_have_passed(
-    limiter: Limiter, storage: MemoryStorage, clock: Clock
-) -> None:
-    for n in range(MANY):
-        limiter.check(hits(MINUTE, subject=str(n)))
-    assert len(storage) == MANY
-    clock.advance(61)  # a second longer than the window, in case another rule for the key has a lease
-
-    for _ in range(MANY // 2 + 1):
-        limiter.check(hits(MINUTE, subject="another"))
-
-    assert len(storage) == 1
 
 
 @each_algorithm
@@ -445,19 +430,6 @@ def test_check_with_its_own_id_gets_the_same_reply_as_one_without(clock: Clock, 
             in_one_go.settle(decisions[0], 4)
             one_by_one.settle(decisions[1], 4)
         clock.now += draw.choices([0, 1, 100_000, 300_000, 3_000_000, -1, -700_000], [4, 4, 8, 8, 1, 1, 1])[0]
-
-
-def test_refusal_by_the_last_rule_undoes_the_charges_of_earlier_rules(limiter: Limiter, clock: Clock) -> None:
-    plan = hits("20/minute; 9 per 10 seconds; 1/second")
-    limiter.check(plan)
-
-    refused = limiter.check(plan)
-
-    assert not refused.allowed
-    assert [status.remaining for status in limiter.peek(plan).statuses] == [19, 8, 0]
-    clock.advance(1)
-    limiter.refund(limiter.check(plan))  # its entries are found by the id of the check
-    assert [status.remaining for status in limiter.peek(plan).statuses] == [19, 8, 1]
 
 
 def test_refusal_shows_a_quota_as_full_whose_only_unit_was_refunded(limiter: Limiter) -> None:
