@@ -1,9 +1,7 @@
 """Keys in storage, commands to a server and its replies, byte for byte: a change would break what is stored."""
 
-import socket
-import threading
 from collections.abc import Iterator
-from pathlib import Path
+from contextlib import closing
 from uuid import UUID
 
 import pytest
@@ -12,6 +10,7 @@ from flask_multilimit.engine import Rule, hits_for
 from flask_multilimit.engine.algorithms import SLIDING
 from support.bench import Bench, bare, hits
 from support.clock import SECOND
+from support.liar import Liar
 from support.rates import RATES
 
 NOW = 1_750_000_003_141_592
@@ -37,32 +36,12 @@ def test_keys_of_each_algorithm_are_unchanged() -> None:
     assert tagged.key == "rate_limit:mail:user:{ada}:sliding_window:2000"
 
 
-class Recorder:
+class Recorder(Liar):
     """A server that keeps each command, and answers as if all quotas were untouched."""
 
-    def __init__(self, path: Path) -> None:
-        self.url = f"unix://{path}"
+    def __init__(self) -> None:
+        super().__init__(lambda data: map(self._answer, commands_in(data)))
         self.commands: list[bytes] = []
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(str(path))
-        self._listener.listen()
-        self._thread = threading.Thread(target=self._serve)
-        self._thread.start()
-
-    def close(self) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        self._thread.join()
-
-    def _serve(self) -> None:
-        try:
-            while True:
-                connection, _ = self._listener.accept()
-                with connection:
-                    while data := connection.recv(65536):
-                        connection.sendall(b"".join(self._answer(command) for command in commands_in(data)))
-        except OSError:
-            return  # closed
 
     def _answer(self, command: list[bytes]) -> bytes:
         name = command[0].upper()
@@ -78,7 +57,7 @@ class Recorder:
 
 
 def commands_in(data: bytes) -> Iterator[list[bytes]]:
-    """The commands in ``data``, which arrive in one piece on a local socket."""
+    """The commands in ``data``, which arrive in one piece on this machine."""
     while data:
         head, _, data = data.partition(b"\r\n")
         command = []
@@ -87,13 +66,6 @@ def commands_in(data: bytes) -> Iterator[list[bytes]]:
             command.append(data[: int(length[1:])])
             data = data[int(length[1:]) + 2 :]
         yield command
-
-
-@pytest.fixture
-def recorder(tmp_path: Path) -> Iterator[Recorder]:
-    recorder = Recorder(tmp_path / "s")
-    yield recorder
-    recorder.close()
 
 
 PACKED = b"".join(
@@ -115,16 +87,14 @@ PACKED = b"".join(
 CALLED = b"|".join([b"EVALSHA|SHA|3", *[key.encode() for key in KEYS], PACKED])
 
 
-def test_bytes_of_each_command_are_unchanged(recorder: Recorder) -> None:
-    limiter = bare(recorder.url)
-
-    decision = limiter.check(THREE)
-    limiter.peek(THREE)
-    limiter.check(THREE, check_id=UUID(int=1))
-    many = limiter.check_many([THREE, THREE])
-    limiter.refund(decision)
-    limiter.reset(THREE)
-    limiter.close()
+def test_bytes_of_each_command_are_unchanged() -> None:
+    with Recorder() as recorder, closing(bare(recorder.url, timeout=10)) as limiter:
+        decision = limiter.check(THREE)
+        limiter.peek(THREE)
+        limiter.check(THREE, check_id=UUID(int=1))
+        many = limiter.check_many([THREE, THREE])
+        limiter.refund(decision)
+        limiter.reset(THREE)
 
     settled = b"|".join([b"%d|0" % (NOW + 7)] * 3)
     assert recorder.commands == [
