@@ -3,7 +3,6 @@
 import gc
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import pytest
@@ -26,6 +25,7 @@ from flask_multilimit.engine.storage import Slot
 from flask_multilimit.engine.storage.base import Lost, monotonic_microseconds
 from support.doubles import raising
 from support.servers import Server
+from support.threads import in_threads
 from support.waiting import SECONDS, until
 
 THREE = hits_for(Concurrent(3), scope="reports")
@@ -41,12 +41,6 @@ def limiter(server: Server, redis_client: redis.Redis, monkeypatch: pytest.Monke
     limiter = Limiter(RedisStorage.from_url(server.url, timeout=10))
     yield limiter
     limiter.close()
-
-
-def at_once(work: Callable[[], object], many: int) -> None:
-    with ThreadPoolExecutor(many) as threads:
-        for each in [threads.submit(work) for _ in range(many)]:
-            each.result(SECONDS)
 
 
 def test_slot_block_cannot_be_entered_twice(limiter: Limiter) -> None:
@@ -70,19 +64,17 @@ def held_slots(limiter: Limiter, hits: Hits, many: int) -> list[Decision]:
 
 def test_only_one_of_several_threads_enters_a_shared_slot_block(limiter: Limiter) -> None:
     block = limiter.slot(THREE)
-    ready, told = threading.Barrier(3), list[str]()
+    ready = threading.Barrier(3)
 
-    def work() -> None:
+    def work() -> str:
         ready.wait(SECONDS)
         try:
             with block:
-                told.append("entered")
+                return "entered"
         except ConfigurationError:
-            told.append("refused")
+            return "refused"
 
-    at_once(work, 3)
-
-    assert sorted(told) == ["entered", "refused", "refused"]
+    assert sorted(in_threads(3, work)) == ["entered", "refused", "refused"]
     until(lambda: limiter.peek(THREE).remaining == 3)
 
 
@@ -143,7 +135,7 @@ def test_slots_released_by_many_threads_at_once_are_all_free(limiter: Limiter) -
         with limiter.slot(many):
             ready.wait(SECONDS)
 
-    at_once(work, 40)
+    in_threads(40, work)
 
     until(lambda: limiter.peek(many).remaining == 40)  # a peek may overtake a release on another connection
     assert len(KEEPER) == 0

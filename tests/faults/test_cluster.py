@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import socket
 import threading
 import time
@@ -23,6 +22,7 @@ from support.forks import forked
 from support.liar import Liar
 from support.rates import RATES
 from support.servers import Binary
+from support.threads import under_load
 
 PLAN = hits("50/minute; 500/hour; 5000/day", scope="api")
 """Its keys are in one hash slot."""
@@ -218,29 +218,19 @@ def test_resharding_under_load_counts_every_unit_once(cluster: Cluster) -> None:
     limiter.check(refusing)
     source = cluster.owner(plan[0].key)
     target = cluster.another(source)
-    done, admitted, failures = threading.Event(), [1], []
+    admitted = [1]
 
-    def load() -> None:
-        try:
-            while not done.is_set():
-                admitted.append(limiter.check(plan).allowed)
-                assert not limiter.check(refusing).allowed
-        except Exception as error:
-            failures.append(error)
+    def check() -> None:
+        admitted.append(limiter.check(plan).allowed)
+        assert not limiter.check(refusing).allowed
 
-    threads = [threading.Thread(target=load) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for there, back in itertools.repeat((source, target), 6):
-        cluster.move(SLOT, there, back)
-        cluster.move(SLOT, back, there)
-    done.set()
-    for thread in threads:
-        thread.join(LONG)
+    with under_load(check):
+        for _ in range(6):
+            cluster.move(SLOT, source, target)
+            cluster.move(SLOT, target, source)
     while limiter.check(plan).allowed:  # use up what is left
         admitted.append(1)
 
-    assert not failures
     assert sum(admitted) == 400
     assert remaining(limiter.peek(plan)) == [0, 600, 100000 - 400]
     limiter.close()
@@ -306,27 +296,13 @@ def test_fail_over_under_load_causes_no_errors_and_no_extra_units(server_binarie
         decisions = [limiter.check(shared + own) for _ in range(20)]
         replica.execute_command("READONLY")  # type: ignore[no-untyped-call]
         cluster.until(lambda: replica.zcard(own[0].key) == 20, "replication")
-        done, failures = threading.Event(), list[Exception]()
-
-        def load() -> None:
-            try:
-                while not done.is_set():
-                    decisions.append(limiter.check(shared + own))
-            except Exception as error:
-                failures.append(error)
 
         cluster.servers[0].kill()
-        threads = [threading.Thread(target=load) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-        cluster.until(lambda: guard.health().state == "failed", "failure")
-        cluster.until(lambda: changes[-1:] == ["working"], "recovery")
-        storage.peek(own)  # the failed half answers, too
-        done.set()
-        for thread in threads:
-            thread.join(LONG)
+        with under_load(lambda: decisions.append(limiter.check(shared + own))):
+            cluster.until(lambda: guard.health().state == "failed", "failure")
+            cluster.until(lambda: changes[-1:] == ["working"], "recovery")
+            storage.peek(own)  # the failed half answers, too
 
-        assert not failures
         assert changes == ["failed", "working"], "a check of the living half must not count as recovery"
         assert sum(decision.allowed for decision in decisions) == 40
         assert remaining(answered(limiter, shared + own)) == [100_000 - 40, 0]

@@ -12,6 +12,7 @@ from flask_multilimit.engine import GuardedStorage, Health, Limiter, RedisStorag
 from flask_multilimit.engine.hits import OnStorageError
 from support.bench import hits
 from support.servers import Binary
+from support.threads import in_threads, under_load
 from support.waiting import until
 
 LIMIT = "10/minute"
@@ -78,37 +79,24 @@ def test_slots_are_free_again_after_a_fault(
 ) -> None:
     """A check without a reply may be charged, even later: its slots are released, admitted or not."""
     limiter = open_guarded(world.proxy.url, timeout=0.1, on_error=policy)
-    plan, over = hits("2 at once"), threading.Event()
+    plan = hits("2 at once")
 
     def work() -> None:
-        while not over.is_set():
-            with contextlib.suppress(StorageError), limiter.slot(plan):
-                time.sleep(0.002)
+        with contextlib.suppress(StorageError), limiter.slot(plan):
+            time.sleep(0.002)
+        time.sleep(0.001)  # threads that only check would keep the lock from the thread that probes
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    time.sleep(0.2)
-    fault.begin(world)
-    time.sleep(0.5)
-    fault.end(world)
-    until(lambda: is_working(limiter), RECOVERY)
-    over.set()
-    for thread in threads:
-        thread.join(60)
+    with under_load(work):
+        time.sleep(0.2)
+        fault.begin(world)
+        time.sleep(0.5)
+        fault.end(world)
+        until(lambda: is_working(limiter), RECOVERY)
 
     until(lambda: limiter.peek(plan).remaining == 2, 3)
 
 
 # Faults that are no outage
-
-
-def in_threads(many: int, act: Callable[[], object]) -> None:
-    threads = [threading.Thread(target=act) for _ in range(many)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
 
 
 @pytest.mark.parametrize("algorithm", ["sliding_window", "token_bucket"])

@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -13,7 +14,6 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 from redis.sentinel import Sentinel
-from typing_extensions import Self
 
 from flask_multilimit.engine import ConfigurationError, Health, Limiter, StorageError, storage_from_uri
 from flask_multilimit.engine.decision import FALLBACKS
@@ -22,6 +22,7 @@ from support.bench import bare, hits, rule
 from support.liar import Liar
 from support.sentinel import SERVICE, SentinelServer, Trio
 from support.servers import Binary, Server
+from support.threads import under_load
 from support.waiting import SECONDS, until
 
 THREADS = 8
@@ -322,45 +323,28 @@ def test_sentinel_object_is_refused_as_a_storage() -> None:
 
 
 class Load:
-    """Threads that check a limit too small for the outage, and one that is never used up."""
+    """Checks of a limit too small for the outage, and of one that is never used up."""
 
     SCARCE = hits("200/hour", scope="scarce")
     PLENTY = hits("100000/hour", scope="plenty")
 
     def __init__(self, limiter: Limiter) -> None:
         self._limiter = limiter
-        self._stop = threading.Event()
-        self._threads = [threading.Thread(target=self._run) for _ in range(THREADS)]
         self.slowest = 0.0
-        self.errors: list[Exception] = []
         self.admitted = {"scarce": 0, "plenty": 0}
         self.locally_decided_at = 0.0
         self._lock = threading.Lock()
 
-    def __enter__(self) -> Self:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join()
-
-    def _run(self) -> None:
-        while not self._stop.wait(0.02):
-            for name, plan in (("scarce", self.SCARCE), ("plenty", self.PLENTY)):
-                start = time.monotonic()
-                try:
-                    decision = self._limiter.check(plan)
-                except Exception as error:
-                    self.errors.append(error)
-                    continue
-                with self._lock:
-                    self.slowest = max(self.slowest, time.monotonic() - start)
-                    self.admitted[name] += decision.allowed
-                    if decision.decided_by in FALLBACKS:
-                        self.locally_decided_at = start
+    def check(self) -> None:
+        for name, plan in (("scarce", self.SCARCE), ("plenty", self.PLENTY)):
+            start = time.monotonic()
+            decision = self._limiter.check(plan)
+            with self._lock:
+                self.slowest = max(self.slowest, time.monotonic() - start)
+                self.admitted[name] += decision.allowed
+                if decision.decided_by in FALLBACKS:
+                    self.locally_decided_at = start
+        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -374,8 +358,9 @@ def test_fail_over_under_load_causes_no_errors(
     trio: Trio, fault: Callable[[Server], None], open_guarded: Callable[..., Limiter], changes: list[Health]
 ) -> None:
     limiter = open_guarded(trio.url)
+    load = Load(limiter)
     idle = [_well_connected(make(trio), trio.primary.client()) for make in (_by_uri, _by_redis_py)]
-    with Load(limiter) as load:
+    with under_load(load.check, threads=THREADS):
         until(lambda: load.admitted["plenty"] > 3 * THREADS)
         fault(trio.primary)
         until(lambda: changes)
@@ -387,7 +372,6 @@ def test_fail_over_under_load_causes_no_errors(
         until(lambda: load.admitted["scarce"] >= 200 - LOST_AT_MOST)
     used = 100_000 - limiter.peek(Load.PLENTY).remaining
 
-    assert load.errors == []
     assert load.slowest < ANSWERED
     assert [change.state for change in changes][:2] == ["failed", "working"]
     assert load.locally_decided_at - announced < BACK
@@ -416,13 +400,11 @@ def _well_connected(limiter: Limiter, admin: redis.Redis) -> Limiter:
     uses: list[Callable[[], object]] = [lambda: limiter.check(plan), lambda: limiter.check_many([plan])] * THREADS
     wanted = len(admin.client_list()) + len(uses)
     admin.client_pause(60_000, all=False)  # so that no connection is given back
-    threads = [threading.Thread(target=use) for use in uses]
-    for thread in threads:
-        thread.start()
-    until(lambda: len(admin.client_list()) >= wanted)
-    admin.client_unpause()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(len(uses)) as pool:
+        for use in uses:
+            pool.submit(use)
+        until(lambda: len(admin.client_list()) >= wanted)
+        admin.client_unpause()
     return limiter
 
 

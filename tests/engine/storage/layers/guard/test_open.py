@@ -32,6 +32,7 @@ from support.clock import Clock
 from support.doubles import raising
 from support.interrupts import interrupted
 from support.rates import RATES
+from support.threads import in_threads
 from support.waiting import PATIENCE, until
 
 
@@ -441,7 +442,6 @@ def test_failed_peek_begins_an_outage(broken: Workers) -> None:
 def test_simultaneous_failures_are_one_outage_and_no_error(workers: Workers) -> None:
     limiter = workers.limiter
     barrier = threading.Barrier(8)
-    outcomes: list[bool] = []
 
     def fail_together(*_: object) -> Decision:
         with contextlib.suppress(threading.BrokenBarrierError):  # in the thread of the probe
@@ -449,11 +449,7 @@ def test_simultaneous_failures_are_one_outage_and_no_error(workers: Workers) -> 
         raise StorageError("all at once")
 
     workers.storage.check = fail_together  # type: ignore[method-assign, assignment]
-    threads = [threading.Thread(target=lambda: outcomes.append(limiter.check(hits()).allowed)) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(PATIENCE)
+    outcomes = in_threads(8, lambda: limiter.check(hits()).allowed)
     barrier.abort()
 
     assert sorted(outcomes) == [False] * 3 + [True] * 5

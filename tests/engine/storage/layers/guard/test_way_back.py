@@ -7,7 +7,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from uuid import UUID
 
@@ -37,6 +38,7 @@ from flask_multilimit.engine.hits import OnStorageError
 from flask_multilimit.engine.slots import slots_of
 from support.bench import hits, rule
 from support.rates import RATES
+from support.threads import under_load
 from support.waiting import PATIENCE, until
 
 # Charges and settlements
@@ -239,27 +241,18 @@ def test_charges_made_one_by_one_are_kept_if_the_storage_fails_again(workers: Wo
 
 def test_each_check_that_threads_get_admitted_around_an_outage_is_charged_once(workers: Workers) -> None:
     limiter = workers.limiter
-    stop = threading.Event()
     admitted: list[int] = []
 
     def ask() -> None:
-        while not stop.is_set():
-            admitted.append(limiter.check(hits("100000/hour")).allowed)
-            time.sleep(0.001)  # threads that only check would keep the lock from the thread that probes, for seconds
+        admitted.append(limiter.check(hits("100000/hour")).allowed)
+        time.sleep(0.001)  # threads that only check would keep the lock from the thread that probes, for seconds
 
-    threads = [threading.Thread(target=ask) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    try:
+    with under_load(ask):
         workers.break_down()
         until(lambda: limiter.health().state == "failed")
         time.sleep(0.05)
         workers.mend()
         time.sleep(0.05)
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
     until(lambda: limiter.health().pending == 0)
 
     assert limiter.peek(hits("100000/hour")).remaining == 100_000 - sum(admitted)
@@ -342,19 +335,6 @@ def test_units_beyond_the_estimate_of_a_long_stream_are_charged_after_an_outage(
     assert workers.storage.peek(plan).remaining == 4
 
 
-@pytest.mark.parametrize("units", [0, 4])
-def test_settlement_of_a_charge_made_before_an_outage_is_made_after_it(workers: Workers, units: int) -> None:
-    limiter = workers.limiter
-    decision = limiter.check(hits("5/minute"))
-    workers.break_down()
-    limiter.check(hits("5/minute", subject="bob"))
-
-    limiter.settle(decision, units)
-    workers.mend()
-
-    assert limiter.peek(hits("5/minute")).remaining == 5 - units
-
-
 def test_settlement_that_fails_because_of_its_key_does_not_prolong_an_outage(
     workers: Workers, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -399,13 +379,16 @@ def test_refund_of_a_check_that_only_its_key_made_fail_is_repeated_until_the_sto
 
 
 @pytest.mark.parametrize("units", [0, 4])
-@pytest.mark.parametrize("no_reply", [False, True])
-def test_settlement_that_is_the_first_to_fail_is_made_after_the_outage(
-    workers: Workers, units: int, *, no_reply: bool
+@pytest.mark.parametrize("begins", ["before", "with an error", "without a reply"])
+def test_settlement_of_a_charge_made_before_an_outage_is_made_after_it(
+    workers: Workers, units: int, begins: str
 ) -> None:
+    """The outage begins before the settlement, or with it."""
     limiter = workers.limiter
     decision = limiter.check(hits("5/minute"))
-    workers.storage.error = StorageError("it is down", no_reply=no_reply)
+    workers.storage.error = StorageError("it is down", no_reply=begins == "without a reply")
+    if begins == "before":
+        limiter.check(hits("5/minute", subject="bob"))
 
     limiter.settle(decision, units)
     workers.mend()
@@ -754,27 +737,39 @@ def test_client_that_is_new_after_an_outage_has_its_whole_limit(make: Callable[.
     assert sum(workers.admitted(hits("60/minute"), 20)) >= 18
 
 
-def test_late_failure_after_an_outage_is_charged_and_begins_no_new_outage(workers: Workers) -> None:
-    limiter, storage, plan = workers.limiter, workers.storage, hits("10/minute")
-    asked, fails, ask = threading.Event(), threading.Event(), storage.check
+@contextlib.contextmanager
+def check_that_fails_late(workers: Workers, plan: tuple[Hit, ...], *, charged: bool) -> Iterator[None]:
+    """Another thread asks the storage before the block, and gets an error after it."""
+    storage, asked, fails, ask = workers.storage, threading.Event(), threading.Event(), workers.storage.check
 
-    def fail_late(*_: object) -> Decision:
+    def fail_late(hits: tuple[Hit, ...], check_id: UUID | None = None) -> Decision:
         storage.check = ask  # type: ignore[method-assign]
+        error = StorageError("it took too long", check_id=ask(hits, check_id).id if charged else None)
         asked.set()
         assert fails.wait(PATIENCE)
-        raise StorageError("it took too long")
+        raise error
 
-    storage.check = fail_late  # type: ignore[method-assign, assignment]
-    late = threading.Thread(target=limiter.check, args=(plan,))
-    late.start()
-    assert asked.wait(PATIENCE)
-    workers.break_down()
-    assert limiter.check(plan).decided_by == "local"
-    workers.mend()
-    before = len(storage.asked)
+    def check() -> None:
+        with contextlib.suppress(StorageDenied):
+            workers.limiter.check(plan)
 
-    fails.set()
-    late.join(PATIENCE)
+    storage.check = fail_late  # type: ignore[method-assign]
+    with ThreadPoolExecutor(1) as pool:
+        late = pool.submit(check)
+        assert asked.wait(PATIENCE)
+        yield
+        fails.set()
+    late.result()
+
+
+def test_late_failure_after_an_outage_is_charged_and_begins_no_new_outage(workers: Workers) -> None:
+    limiter, storage, plan = workers.limiter, workers.storage, hits("10/minute")
+    with check_that_fails_late(workers, plan, charged=False):
+        workers.break_down()
+        assert limiter.check(plan).decided_by == "local"
+        workers.mend()
+        before = len(storage.asked)
+
     until(lambda: limiter.health().pending == 0)
 
     assert len(storage.asked) - before == 1, "it was probed, too"
@@ -883,33 +878,14 @@ def test_check_whose_reply_was_lost_holds_no_slot_when_refused_locally(make: Cal
 
 
 def test_late_failure_after_an_outage_holds_no_slot(make: Callable[..., Workers]) -> None:
-    workers = make(on_error="deny")
-    limiter, storage, plan = workers.limiter, workers.storage, hits("1 at once")
-    asked, fails_now, ask = threading.Event(), threading.Event(), storage.check
-
-    def charge_and_fail(hits: tuple[Hit, ...], check_id: UUID | None = None) -> Decision:
-        storage.check = ask  # type: ignore[method-assign]
-        error = StorageError("it took too long")
-        error.check_id = ask(hits, check_id).id
-        asked.set()
-        assert fails_now.wait(PATIENCE)
-        raise error
-
-    def check() -> None:
+    workers, plan = make(on_error="deny"), hits("1 at once")
+    with check_that_fails_late(workers, plan, charged=True):
+        workers.break_down()
         with pytest.raises(StorageDenied):
-            limiter.check(plan)
+            workers.limiter.check(plan)
+        workers.mend()
 
-    storage.check = charge_and_fail  # type: ignore[method-assign]
-    late = threading.Thread(target=check)
-    late.start()
-    assert asked.wait(PATIENCE)
-    workers.break_down()
-    check()
-    workers.mend()
-    fails_now.set()
-    late.join(PATIENCE)
-
-    until(lambda: storage.peek(plan).remaining == 1)
+    until(lambda: workers.storage.peek(plan).remaining == 1)
 
 
 @pytest.mark.parametrize("give_back", [Limiter.release, Limiter.refund])
