@@ -5,7 +5,6 @@ from uuid import uuid4
 
 import pytest
 
-from flask_multilimit.engine import Decision
 from flask_multilimit.engine.algorithms import ALGORITHMS
 from support.bench import Bench, exhaust, hits, rule
 from support.clock import microseconds
@@ -97,16 +96,6 @@ def test_late_refund_does_not_return_units_of_others(bench: Bench, algorithm: st
     assert exhaust(bench.limiter, plan) == 5
 
 
-def test_refund_after_a_reset_does_not_exceed_the_count(bench: Bench, algorithm: str) -> None:
-    plan = hits(rule(algorithm))
-    decision = bench.limiter.check(plan)
-    bench.limiter.reset(plan)
-
-    bench.limiter.refund(decision)
-
-    assert exhaust(bench.limiter, plan) == 5
-
-
 def test_refund_after_a_reset_takes_units_of_others_only_as_documented(bench: Bench, algorithm: str) -> None:
     plan = hits(rule(algorithm, 3600, 20), cost=5)
     decision = bench.limiter.check(plan)
@@ -121,30 +110,6 @@ def test_refund_after_a_reset_takes_units_of_others_only_as_documented(bench: Be
     documented = {"gcra": one_by_one, "leaky_bucket": one_by_one, "token_bucket": one_by_one}
     documented |= {"fixed_window": windows, "sliding_window": windows, "sliding_window_counter": windows}
     assert bench.limiter.peek(plan).remaining in documented.get(algorithm, windows | one_by_one)
-
-
-def test_second_refund_returns_nothing(bench: Bench, algorithm: str) -> None:
-    plan = hits(rule(algorithm), cost=2)
-    decision = bench.limiter.check(plan)
-    bench.limiter.check(plan)
-
-    for _ in range(3):
-        bench.limiter.refund(decision)
-
-    assert bench.limiter.peek(plan).remaining == 3
-
-
-@keeps_ids
-def test_refund_of_one_check_by_two_processes_is_one_refund(bench: Bench, algorithm: str) -> None:
-    plan = hits(rule(algorithm), cost=2)
-    decision = bench.limiter.check(plan)
-    bench.limiter.check(plan)
-    same = Decision(decision.check_id, decision.hits, decision.reply)
-
-    bench.limiter.refund(decision)
-    bench.limiter.refund(same)
-
-    assert bench.limiter.peek(plan).remaining == 3
 
 
 @keeps_ids

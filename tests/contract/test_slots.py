@@ -194,19 +194,6 @@ def test_repeated_check_takes_its_slot_once(bench: Bench) -> None:
     assert used(bench) == 0
 
 
-def test_check_of_cost_2_takes_and_releases_two_slots(bench: Bench) -> None:
-    heavy = bench.limiter.check(hits(Concurrent(3, TIMEOUT), cost=2))
-    assert used(bench) == 2
-    assert not bench.limiter.check(hits(Concurrent(3, TIMEOUT), cost=2)).allowed
-
-    bench.clock.advance(TIMEOUT - 1)
-    renew(bench, heavy)
-    bench.clock.advance(1)
-    assert used(bench) == 2
-    bench.limiter.release(heavy)
-    assert used(bench) == 0
-
-
 def test_count_can_change_while_slots_are_in_use(bench: Bench) -> None:
     taken = [bench.limiter.check(THREE) for _ in range(3)]
     two = hits(Concurrent(2, TIMEOUT))

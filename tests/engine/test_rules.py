@@ -276,16 +276,6 @@ def test_error_in_one_of_several_rules_names_the_whole_text_and_what_separates_r
         rules_from("1,000/minute")
 
 
-@given(st.text(max_size=30) | st.text("0159/ per;,minutesecondhoyar-+.", max_size=30))
-def test_any_text_is_rules_or_a_configuration_error(text: str) -> None:
-    try:
-        rules = rules_from(text)
-    except ConfigurationError:
-        return
-    assert rules
-    assert all(0.001 <= rule.time <= LONGEST and 1 <= rule.count <= MOST for rule in rules)
-
-
 # Several
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from flask_multilimit import Concurrent, ConfigurationError, Rule
+from flask_multilimit import ConfigurationError, Rule
 from flask_multilimit.engine import Decision, Limiter, MemoryStorage, StorageError, hits_for
 from support.bench import hits, rule
 from support.clock import Clock
@@ -76,13 +76,6 @@ def test_refused_checks_and_peeks_are_not_settled() -> None:
 
     assert (refused.settled, refused.statuses[0].charged) == ({}, 0)
     assert limiter.settle(limiter.peek(plan), 5).settled == {}
-
-
-def test_slots_stay_held_when_units_are_settled() -> None:
-    limiter, plan = Limiter(), hits_for([Concurrent(2), Rule(60, 10)], scope="api")
-    settled = limiter.settle(limiter.check(plan), 4)
-    assert [status.remaining for status in settled.statuses] == [1, 6]
-    assert [status.remaining for status in limiter.peek(plan).statuses] == [1, 6]
 
 
 def test_settling_charges_a_sliding_window_at_most_10_000_units() -> None:

@@ -117,14 +117,8 @@ def test_check_asks_again_for_its_cost_alone_when_the_lease_is_refused(fleet: Fl
 
     assert asked == [[8], [1]]
     assert remaining_in_storage(fleet, HITS[0]) == 0
+    assert costs_of_checks(process, lambda: [process.limiter.check(HITS) for _ in range(2)]) == [[1], [1]], "refused"
     assert not process.limiter.check(HITS).allowed
-
-
-def test_a_refused_process_asks_for_single_units(fleet: Fleet, process: Process) -> None:
-    for _ in range(RAMP):
-        process.limiter.check(HITS)
-    fleet.storage.check(hits_for(LEASED, scope="api", cost=93))
-    assert costs_of_checks(process, lambda: [process.limiter.check(HITS) for _ in range(3)]) == [[8], [1], [1], [1]]
 
 
 @pytest.mark.parametrize("rule", [LEASED, FIXED], ids=str)
