@@ -89,15 +89,21 @@ def server_binaries() -> dict[str, Binary]:
 
 
 @pytest.fixture(scope="session")
+def binary(server_binaries: dict[str, Binary]) -> Binary:
+    """The first server binary, for tests that start servers of their own."""
+    return next(iter(server_binaries.values()))
+
+
+@pytest.fixture(scope="session")
 def servers() -> Iterator[Servers]:
     with Servers() as servers:
         yield servers
 
 
 @pytest.fixture(scope="session")
-def server(server_binaries: dict[str, Binary], servers: Servers) -> Server:
+def server(binary: Binary, servers: Servers) -> Server:
     """The first server, shared by all tests; one that stops or freezes servers starts its own."""
-    return servers.running(next(iter(server_binaries.values())))
+    return servers.running(binary)
 
 
 @pytest.fixture(scope="session", params=BINARIES or ["none"])
@@ -107,8 +113,8 @@ def any_server(request: pytest.FixtureRequest, server_binaries: dict[str, Binary
 
 
 @pytest.fixture(scope="session")
-def shared_cluster(server_binaries: dict[str, Binary]) -> Iterator[Cluster]:
-    with Cluster(next(iter(server_binaries.values()))) as cluster:
+def shared_cluster(binary: Binary) -> Iterator[Cluster]:
+    with Cluster(binary) as cluster:
         yield cluster
 
 

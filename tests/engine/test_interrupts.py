@@ -242,10 +242,8 @@ print([each.value for each in others], left("user:timed-out", 1))
 """
 
 
-def test_check_that_a_timeout_of_gevent_ends_counts_and_gives_nobody_its_reply(
-    server_binaries: dict[str, Binary],
-) -> None:
-    with Server(next(iter(server_binaries.values()))) as server:
+def test_check_that_a_timeout_of_gevent_ends_counts_and_gives_nobody_its_reply(binary: Binary) -> None:
+    with Server(binary) as server:
         command = [sys.executable, "-c", TIMES_OUT, str(server.pid), f"{server.url}?max_connections=1"]
         made = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
 

@@ -6,12 +6,6 @@ from typing import Any
 import pytest
 
 from flask_multilimit.engine import GuardedStorage, Health, Limiter, storage_from_uri
-from support.servers import Binary
-
-
-@pytest.fixture(scope="module")
-def binary(server_binaries: dict[str, Binary]) -> Binary:
-    return next(iter(server_binaries.values()))
 
 
 @pytest.fixture

@@ -80,10 +80,6 @@ def remaining(decision: Decision) -> list[int]:
     return [status.remaining for status in decision.statuses]
 
 
-def own_cluster(server_binaries: dict[str, Binary], *, replicas: int = 0) -> Cluster:
-    return Cluster(next(iter(server_binaries.values())), replicas=replicas)
-
-
 # Slots that move
 
 
@@ -265,8 +261,8 @@ def answered(limiter: Limiter, plan: tuple[Hit, ...]) -> Decision:
                 raise
 
 
-def test_limits_of_a_shard_apply_after_its_fail_over(server_binaries: dict[str, Binary]) -> None:
-    with own_cluster(server_binaries, replicas=1) as cluster:
+def test_limits_of_a_shard_apply_after_its_fail_over(binary: Binary) -> None:
+    with Cluster(binary, replicas=1) as cluster:
         limiter = Limiter(storage_from_uri(cluster.uri, timeout=0.5))
         theirs, ours = hits("5/hour", scope="shop"), hits("5/hour", scope="application")
         assert cluster.owner(theirs[0].key) is cluster.servers[0]
@@ -284,9 +280,9 @@ def test_limits_of_a_shard_apply_after_its_fail_over(server_binaries: dict[str, 
         limiter.close()
 
 
-def test_fail_over_under_load_causes_no_errors_and_no_extra_units(server_binaries: dict[str, Binary]) -> None:
+def test_fail_over_under_load_causes_no_errors_and_no_extra_units(binary: Binary) -> None:
     """With a guard, as in an app; half of the keys are on a server that stays alive."""
-    with own_cluster(server_binaries, replicas=1) as cluster:
+    with Cluster(binary, replicas=1) as cluster:
         changes = list[str]()
         storage = storage_from_uri(cluster.uri, timeout=0.5)
         guard = GuardedStorage(storage, workers=1, on_change=lambda health: changes.append(health.state))
@@ -310,9 +306,9 @@ def test_fail_over_under_load_causes_no_errors_and_no_extra_units(server_binarie
 
 
 @pytest.mark.parametrize("back_first", [0, 2])
-def test_storage_is_back_only_when_every_needed_server_is(server_binaries: dict[str, Binary], back_first: int) -> None:
+def test_storage_is_back_only_when_every_needed_server_is(binary: Binary, back_first: int) -> None:
     """Also if no charges wait for the storage, which would need all servers."""
-    with own_cluster(server_binaries) as cluster:
+    with Cluster(binary) as cluster:
         changes = list[str]()
         storage = storage_from_uri(cluster.uri, timeout=0.3)
         guard = GuardedStorage(storage, on_error="allow", on_change=lambda health: changes.append(health.state))
@@ -341,9 +337,9 @@ def test_storage_is_back_only_when_every_needed_server_is(server_binaries: dict[
 
 
 @pytest.mark.parametrize("first", [False, True], ids=["asked second", "asked first"])
-def test_check_on_a_frozen_shard_refunds_the_other_shards(server_binaries: dict[str, Binary], first: bool) -> None:
+def test_check_on_a_frozen_shard_refunds_the_other_shards(binary: Binary, first: bool) -> None:
     """What was charged on the living servers is refunded although the deadline has passed."""
-    with own_cluster(server_binaries) as cluster:
+    with Cluster(binary) as cluster:
         limiter = Limiter(storage_from_uri(cluster.uri, timeout=0.2))
         living, dead = hits("9/hour; 9/day", scope="application"), hits("9/hour", scope="shop")
         plan = living + dead if first else dead + living

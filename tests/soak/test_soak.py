@@ -25,8 +25,8 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 
 @pytest.fixture(scope="module")
-def soaked(server_binaries: dict[str, Binary]) -> Soaked:
-    return soak(next(iter(server_binaries.values())), SECONDS)
+def soaked(binary: Binary) -> Soaked:
+    return soak(binary, SECONDS)
 
 
 def test_run_had_load_and_disturbances(soaked: Soaked) -> None:

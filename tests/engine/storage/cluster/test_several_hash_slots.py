@@ -467,11 +467,11 @@ def test_limiter_works_with_a_given_cluster_client_and_leaves_it_open(
 
 
 @pytest.mark.slow
-def test_a_client_that_remaps_addresses_reaches_the_servers(server_binaries: dict[str, Binary]) -> None:
+def test_a_client_that_remaps_addresses_reaches_the_servers(binary: Binary) -> None:
     """Also servers that it learns of by a redirection."""
     inside = [("inside.example", 7000 + n) for n in range(3)]
     plan = plan_of(9, 9, 9)
-    with Cluster(next(iter(server_binaries.values())), announced=inside) as cluster:
+    with Cluster(binary, announced=inside) as cluster:
         outside = {at: ("127.0.0.1", server.port) for at, server in zip(inside, cluster.servers, strict=True)}
         limiter = Limiter(cluster.client(address_remap=lambda at: outside.get(at, at)))
         source = cluster.owner(plan[0].key)

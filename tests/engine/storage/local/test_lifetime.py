@@ -177,9 +177,8 @@ def test_the_server_ends_with_its_supervisor(place: Place) -> None:
     assert place.user()("check", 51) == 50
 
 
-def test_a_server_without_supervisor_is_replaced(place: Place, server_binaries: dict[str, Binary]) -> None:
+def test_a_server_without_supervisor_is_replaced(place: Place, binary: Binary) -> None:
     place.directory.mkdir(mode=0o700)
-    binary = next(iter(server_binaries.values()))
     orphan = subprocess.Popen([binary.path, "--port", "0", "--unixsocket", place.socket], stdout=subprocess.DEVNULL)
     try:
         until(place.socket.exists)

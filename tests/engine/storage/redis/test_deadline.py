@@ -203,7 +203,7 @@ def signalled(tick: Callable[..., object]) -> Iterator[None]:
     ("over", "signals"), [("unix", ticking), ("tcp", ticking), ("unix", signalled)], ids=["unix", "tcp", "from others"]
 )
 def test_signals_do_not_extend_the_timeout(
-    server_binaries: dict[str, Binary], over: str, signals: Callable[..., AbstractContextManager[None]]
+    binary: Binary, over: str, signals: Callable[..., AbstractContextManager[None]]
 ) -> None:
     ticks = 0
 
@@ -212,7 +212,7 @@ def test_signals_do_not_extend_the_timeout(
         ticks += 1
         assert ticks < 500, "the time has been over for seconds"
 
-    with Server(next(iter(server_binaries.values())), tcp=True) as server:
+    with Server(binary, tcp=True) as server:
         url, connection_class = (
             (server.url, TimedUnixConnection) if over == "unix" else (server.tcp_url, TimedConnection)
         )

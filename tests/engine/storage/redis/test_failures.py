@@ -255,8 +255,8 @@ def test_limiter_works_with_a_client_that_decodes_replies_or_speaks_resp3(any_se
         assert limiter.peek(hits()).remaining == 5
 
 
-def test_storage_error_names_the_server_and_its_remedy(server_binaries: dict[str, Binary]) -> None:
-    with Server(next(iter(server_binaries.values())), tcp=True) as server:
+def test_storage_error_names_the_server_and_its_remedy(binary: Binary) -> None:
+    with Server(binary, tcp=True) as server:
         limiter = Limiter(storage_from_uri(f"{server.tcp_url}/3", timeout=1))
         limiter.check(hits())
         server.suspend()

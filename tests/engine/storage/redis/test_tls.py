@@ -72,13 +72,10 @@ def test_sentinels_and_the_server_they_announce_work_over_tls(
 
 
 @pytest.mark.slow
-def test_cluster_and_its_redirections_work_over_tls(
-    server_binaries: dict[str, Binary], certificates: Certificates
-) -> None:
+def test_cluster_and_its_redirections_work_over_tls(binary: Binary, certificates: Certificates) -> None:
     """With the host and the port that its servers announce, also in redirections."""
     ports = [free_port() for _ in range(3)]
     with contextlib.ExitStack() as stack:
-        binary = next(iter(server_binaries.values()))
         cluster = stack.enter_context(Cluster(binary, announced=[("localhost", port) for port in ports]))
         for port, server in zip(ports, cluster.servers, strict=True):
             stack.enter_context(tls_proxy(port, server.url.removeprefix("unix://"), certificates))
