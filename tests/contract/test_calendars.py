@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo
 import pytest
 import redis
 
+from engine.test_periods import hour_at, local_time, number_of
 from flask_multilimit.engine import Ban, Calendar, Concurrent, Limiter, MemoryStorage, RedisStorage, Rule, hits_for
 from flask_multilimit.engine.periods import Periods
 from support.bench import Bench, hits
@@ -265,16 +266,10 @@ class BruteForce:
         self.rule, self.charges = rule, list[tuple[object, int]]()
 
     def period(self, now: int) -> object:
-        zone, anchor = ZoneInfo(self.rule.timezone), self.rule.anchor
-        shown = datetime.fromtimestamp(now // SECOND, zone)
+        second, zone = now // SECOND, self.rule.timezone
         if self.rule.period == "hour":
-            return shown.replace(minute=0, second=0, tzinfo=None), shown.utcoffset()
-        if self.rule.period == "day":
-            return shown.date()
-        assert self.rule.period == "month"
-        assert isinstance(anchor, int)
-        assert anchor <= 28
-        return 12 * shown.year + shown.month - (shown.day < anchor)
+            return hour_at(second, zone)
+        return number_of(local_time(second, zone).date(), self.rule.period, self.rule.anchor)
 
     def remaining(self, now: int) -> int:
         period = self.period(now)

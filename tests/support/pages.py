@@ -5,13 +5,11 @@ from typing import Any
 
 from support.folders import DOCS
 
-_FILE = re.compile(
-    r"^```\{code-block\} python\n:caption: (?P<name>\S+)\n\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
-)
+_FILE = re.compile(r"^```\{code-block\} \w+\n:caption: (?P<name>\S+)\n\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def files_on(page: str) -> dict[str, str]:
-    """The Python files that the page shows, by name."""
+    """The files that the page shows, by name."""
     return {match["name"]: match["text"] for match in _FILE.finditer((DOCS / page).read_text(encoding="utf-8"))}
 
 

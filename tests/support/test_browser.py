@@ -30,13 +30,6 @@ def shown(path: Path, body: str, head: str = "") -> str:
     return path.as_uri()
 
 
-def test_browser_finds_nothing_wrong_with_a_flawless_page(browser: Browser, place: Path) -> None:
-    with tab(browser) as opened:
-        opened.page.goto(shown(place, "<p>text</p>", STRICT))
-        assert opened.barriers() == []
-        assert opened.overflow() == 0
-
-
 @pytest.mark.parametrize(
     ("head", "body", "told"),
     [

@@ -20,17 +20,16 @@ from flask_multilimit.engine.storage.redis import scripts
 from flask_multilimit.engine.storage.redis.compiled import COMPILE_AFTER, Shapes
 from support.asking import view
 from support.bench import Bench, bare, hits
-from support.folders import DOCS, ROOT, TESTS
+from support.folders import ROOT, TESTS
+from support.pages import files_on
 
-PAGE = DOCS / "how-to" / "own-algorithm.md"
-FILE = re.compile(r"^```\{code-block\} \w+\n:caption: (?P<name>\S+)\n\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 MODULES = ["cooldown", "my_limits", "app", "test_cooldown"]
 
 
 @pytest.fixture(autouse=True)
 def _page_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for match in FILE.finditer(PAGE.read_text(encoding="utf-8")):
-        (tmp_path / match["name"]).write_text(match["text"], encoding="utf-8")
+    for name, text in files_on("how-to/own-algorithm.md").items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
     scripts.script.cache_clear()
     for name in MODULES:

@@ -1,6 +1,5 @@
 """Layers: their order, which limiters get which, and wrong options."""
 
-import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -18,9 +17,7 @@ from flask_multilimit.engine import (
     MemoryStorage,
     RedisStorage,
     Rule,
-    StorageError,
     hits_for,
-    storage_from_uri,
 )
 from flask_multilimit.engine.slots import slots_of
 from flask_multilimit.engine.storage import layers_of
@@ -28,8 +25,6 @@ from support.bench import hits
 from support.clock import Clock
 from support.doubles import RecordingStorage
 from support.servers import Server
-
-NO_SERVER = "redis://127.0.0.1:1"
 
 
 def layers(limiter: Limiter) -> list[str]:
@@ -113,20 +108,6 @@ def test_closing_a_limiter_closes_the_storage_below_every_layer() -> None:
     Limiter(all_layers(storage, Clock())).close()
 
     assert storage.closed
-
-
-def test_limiter_with_layers_decides_locally_in_an_outage(caplog: pytest.LogCaptureFixture) -> None:
-    limiter = Limiter(NO_SERVER, layers=Layers(workers=1))
-
-    with caplog.at_level(logging.ERROR, logger="flask_multilimit"):
-        decisions = [limiter.check(hits("3/minute")) for _ in range(4)]
-    limiter.close()
-
-    assert [decision.allowed for decision in decisions] == [True, True, True, False]
-    assert {decision.decided_by for decision in decisions} == {"local"}
-    assert len(caplog.records) == 1
-    with pytest.raises(StorageError):
-        Limiter(storage_from_uri(NO_SERVER)).check(hits("3/minute"))
 
 
 def wrong(option: str, values: list[Any], text: str) -> list[Any]:
