@@ -17,7 +17,7 @@ from flask_multilimit.engine import ClusterStorage, StorageError
 from flask_multilimit.engine.decision import Charge
 from flask_multilimit.engine.storage.addresses import Address
 from flask_multilimit.engine.storage.cluster.hash_slots import HASH_SLOTS, HashSlots
-from flask_multilimit.engine.storage.cluster.servers import Nodes, NodesOfClient, Servers, SharedDeadline
+from flask_multilimit.engine.storage.cluster.servers import MOST_SERVERS, Nodes, NodesOfClient, Servers, SharedDeadline
 from flask_multilimit.engine.storage.redis.connections import Deadline
 from flask_multilimit.engine.storage.redis.storage import RedisStorage
 from support.bench import hits
@@ -100,6 +100,16 @@ def test_repeated_command_gets_the_check_id_of_the_first_attempt() -> None:
     Servers(Failing(RedisConnectionError("closed")), clock=None).ask(0, question)
 
     assert ids == [None, id_]
+
+
+def test_number_of_redirections_is_bounded() -> None:
+    nodes = Failing(ResponseError(f"MOVED 0 {FIRST[0]}:{FIRST[1]}"))
+
+    with pytest.raises(StorageError) as raised:
+        ClusterStorage(nodes).reset(["key"])
+
+    assert nodes.asked == [FIRST] * MOST_SERVERS
+    assert "disagree" in raised.value.remedy
 
 
 def test_new_clock_applies_to_servers_that_are_already_known() -> None:
