@@ -102,9 +102,10 @@ def test_deny_cache_asks_again_after_its_time_whether_a_ban_still_holds(
 
 def test_deny_cache_answers_refusals_that_are_no_strikes(cached: Limiter, storage: RecordingStorage) -> None:
     plan = Hits((*hits_for("1/hour", scope="other", subject="user:ada"), *hits_for("9/minute", scope="login", ban=BAN)))
-    refused(cached, plan, 5)
+    decisions = refused(cached, plan, 5)
     assert len(storage.checks) == 2
     assert strikes_left(storage, plan) == 3
+    assert [decision.bans[0].strikes_left for decision in decisions] == [3] * 5
 
 
 def test_deny_cache_passes_on_strikes_of_a_shadow_until_its_ban_would_hold(cached: Limiter) -> None:
