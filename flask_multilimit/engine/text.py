@@ -33,7 +33,7 @@ def visible(text: str, keep: str = "") -> str:
     """``text`` as one line that shows every character. Characters of ``keep`` stay."""
     if text.isprintable():
         return text
-    return "".join([each if each in keep or _is_visible(each) else _escaped(each) for each in text])
+    return "".join([each if each in keep or _is_visible(each) else ascii(each)[1:-1] for each in text])
 
 
 def visible_page(html: str) -> str:
@@ -90,10 +90,6 @@ def is_storable(text: str) -> bool:
 
 def _is_visible(character: str) -> bool:
     return character.isprintable() or category(character) == "Zs"
-
-
-def _escaped(character: str) -> str:
-    return character.encode("unicode_escape").decode()
 
 
 class SafeLogger:
