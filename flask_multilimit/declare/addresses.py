@@ -243,13 +243,12 @@ class Who(NamedTuple):
         network is one. A :class:`Who` is returned as it is. Raises :class:`ConfigurationError`."""
         if isinstance(text, cls):
             return text
-        if isinstance(text, str) and len(text) > LONGEST_SUBJECT:
-            raise mistaken_client(text, Phrase("give at most {n} characters", n=LONGEST_SUBJECT))
-        network = usual_network(text) if isinstance(text, str) else None
-        if network is not None:
-            return cls(network)
-        if not isinstance(text, str) or not text.strip():
+        if not isinstance(text, str):
             raise mistaken_client(text, _REMEDY)
+        if len(text) > LONGEST_SUBJECT:
+            raise mistaken_client(text, Phrase("give at most {n} characters", n=LONGEST_SUBJECT))
+        if (network := usual_network(text)) is not None:
+            return cls(network)
         type_name, colon, value = text.partition(":")
         if not colon or type_name == "ip":
             try:
