@@ -261,7 +261,7 @@ class MultiLimit:
         :class:`ConfigurationError` for an unknown endpoint or type.
         """
         gate = gate_in_force()
-        hits = hits_of(_standing(gate, gate.plans, endpoint, method, _values_by_type(gate, subject)))
+        hits = hits_of(_standing(gate, gate.plans, endpoint, method, gate.subjects.clients_from(subject)))
         return gate.limiter.peek(hits) if hits else decide_unlimited(())
 
     def standing(
@@ -330,7 +330,7 @@ class MultiLimit:
         :class:`ConfigurationError` if no limiter there counts the given subject.
         """
         gate = gate_in_force()
-        given = _values_by_type(gate, subject)
+        given = gate.subjects.clients_from(subject)
         if reach != "endpoint":
             return _reset_beyond(gate, reach, given, endpoint, method)
         plan_sets = dict.fromkeys((gate.plans, gate.plans.declared))
@@ -450,10 +450,6 @@ def _layers(app: Flask, settings: Settings) -> Layers:
         logger=app.logger,
         on_change=notify_change,
     )
-
-
-def _values_by_type(gate: AppGate, subject: Named | None) -> dict[str, str]:
-    return {} if subject is None else gate.subjects.clients_from(subject)
 
 
 def _reset_beyond(

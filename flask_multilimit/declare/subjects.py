@@ -63,8 +63,7 @@ SubjectType = SingleType | tuple[SingleType, ...]
 these, which together are one subject."""
 
 ANONYMOUS = "anonymous"
-_LIKE_ADDRESS = r"[\s\da-fA-F/]*[.:][\s\da-fA-F/.:]*"
-"""Unlike other names of a peer, such as that of a unix socket."""
+_LIKE_ADDRESS = r"[\s\da-fA-F/]*[.:][\s\da-fA-F/.:]*"  # unlike "unix:" and "localhost", which servers also give
 
 
 class Subject(NamedTuple):
@@ -294,8 +293,8 @@ class Subjects:
         return Subject(subject.type, network_of(subject.value, self._ipv6_prefix))
 
     def clients_from(self, given: object) -> dict[str, str]:
-        """As :func:`subjects_from`. Raises as :meth:`require_clients`, too."""
-        found = subjects_from(given)
+        """As :func:`subjects_from`; none if nobody is given. Raises as :meth:`require_clients`, too."""
+        found = {} if given is None else subjects_from(given)
         self.require_clients(found)
         return found
 
@@ -306,8 +305,7 @@ class Subjects:
             value = given.get(name, "")
             network = usual_network(value) if "/" in value else None
             if network is None and re.fullmatch(_LIKE_ADDRESS, value) and number_of(value) is None:
-                remedy = 'this is no address; write it as "203.0.113.7" or "2001:db8::7"'
-                raise ConfigurationError(f"{brief(f'{name}:{value}')}: {remedy}")
+                raise ConfigurationError(f'{brief(f"{name}:{value}")}: write it as "203.0.113.7" or "2001:db8::7"')
             if network is not None and client_in(network, self._ipv6_prefix) is None:
                 raise ConfigurationError(
                     f"{name}:{value}: limits count each of its addresses, and IPv6 addresses of one "

@@ -96,8 +96,7 @@ class Startup:
         self._require_listed_types()
 
     def _require_storage(self) -> None:
-        """Raise :class:`ConfigurationError` for rules that the storage cannot check: Concurrent ones if it keeps no
-        slots, and those of an own algorithm whose Lua it needs and cannot read."""
+        """Raise :class:`ConfigurationError` for rules that need slots or Lua, and the storage has none."""
         limiter = self._in_force.limiter
         for plan in self._in_force.plans.planned.values():
             try:
