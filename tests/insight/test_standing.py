@@ -182,8 +182,10 @@ def test_charges_are_tried_per_server_and_kind_of_limit_and_not_per_endpoint(
 @contextmanager
 def lacking(client: Any, right: str) -> Iterator[None]:
     client.execute_command("ACL", "SETUSER", "default", f"-{right}")
-    yield
-    client.execute_command("ACL", "SETUSER", "default", "+@all")
+    try:
+        yield
+    finally:
+        client.execute_command("ACL", "SETUSER", "default", "+@all")
 
 
 def test_why_needs_no_limits_and_writes_nothing_into_the_memory_of_this_process(
