@@ -38,6 +38,10 @@ class Overrides:
         self._unfit_at = set[str]()
         self._groups: dict[tuple[int, ...], Group] = {}
         named = [(each.endpoint or "*", index) for index, each in enumerate(self.entries)]
+        self.methods: frozenset[str] = frozenset(
+            method.upper() for each in self.entries if each.limit is not None for method in each.limit.methods or ()
+        )
+        """The methods that added limiters name, anywhere."""
         self._everywhere = [index for name, index in named if name == "*"]
         self._named = Named(each for each in named if each[0] != "*")
 

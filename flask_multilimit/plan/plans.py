@@ -202,9 +202,8 @@ class Plans:
     def of_service(self, stack: Stack, method: str | None) -> Plan:
         """The plan of a function that is not the view of the request. ``method`` is that of the request, if any."""
         known = None
-        if method and any(each.methods for each in stack.declarations):
-            is_known = method in METHODS or any(method in (each.methods or ()) for each in stack.declarations)
-            known = method if is_known else ""  # one plan for all methods that clients invent
+        if method and (named := self.overrides.methods.union(*(each.methods or () for each in stack.declarations))):
+            known = method if method in METHODS or method in named else ""  # one plan for all that clients invent
         plans = self._services.setdefault(stack, {})
         if known not in plans:
             plans[known] = self._elsewhere(stack.where, lambda plans: plans._make_service(stack, known))

@@ -228,6 +228,18 @@ class TestOtherLimits:
             shop.control.override(where, off=True, lasting=True, force=True)
             assert [send() for _ in range(3)] == ["sent"] * 3
 
+    def test_limit_added_to_a_function_for_one_method_counts_no_other(self, shop: Shop) -> None:
+        @rate_limiter(rules="100/minute")
+        def send() -> str:
+            return "sent"
+
+        shop.app.add_url_rule("/send", "send", lambda: send(), methods=["GET", "POST", "PURGE"])  # noqa: PLW0108
+        limit = {"rules": "1/minute", "methods": ["post", "PURGE"]}
+        shop.control.override(f"{__name__}:{send.__qualname__}", limit=limit, lasting=True, force=True)
+
+        methods = ["GET", "POST", "GET", "GET", "PURGE"]
+        assert [ask(shop.app, "/send", method=each).status_code for each in methods] == [200, 200, 200, 200, 429]
+
     def test_check_admits_when_its_scope_is_off(self, shop: Shop) -> None:
         shop.control.override("mail", off=True, lasting=True, force=True)
         with shop.app.app_context():
