@@ -92,6 +92,10 @@ class DynamicRules:
                 return self._rules_instead(subject, name)
         return self._last_good(name)
 
+    def without_call(self, subject: Subject) -> tuple[Rule, ...] | None:
+        """The rules of ``subject`` if the callable were to fail; ``None`` if there are none."""
+        return self._rules_instead(subject, _name_of(subject))
+
     def _call(self, subject: Subject, ask: Callable[..., object] = ask_callable) -> tuple[Rule, ...]:
         given = ask(self._give_rules, *self._arguments(subject))
         try:

@@ -254,6 +254,11 @@ class Subjects:
                 raise
             return self._anonymous_client() if type_ is USER else None
 
+    def by_address(self) -> Resolve:
+        """A resolver for the current request that calls no function of the app: the client counts as not logged in."""
+        address = current_request().remote_addr or ""
+        return self.given({EVERYONE.type: EVERYONE.value, LimitType.IP.value: address, ANONYMOUS: address})
+
     def given(self, subjects: Mapping[str, str]) -> Resolve:
         """A resolver that knows ``subjects``, by type, and no request; limiters of other types do not apply.
 

@@ -62,6 +62,8 @@ REQUEST = About(_ask, DynamicRules.for_request)
 """The current request."""
 ENDED_REQUEST = About(_ask_if_possible, DynamicRules.for_request, has_ended=True)
 """A request that ends early, perhaps before a callable has what it needs: a condition that raises exempts nobody."""
+INTERRUPTED = About(_assume, DynamicRules.without_call, has_ended=True)
+"""As :data:`ENDED_REQUEST`, without a call of any callable."""
 ASKER = About(_assume, DynamicRules.peek)
 """The client of the current request, which asks about any endpoint: limiters that are exempt now apply, too, and a cost
 that depends on the request is 1."""

@@ -23,7 +23,7 @@ from ..engine.reply import ALLOWED
 from ..observe import traffic
 from ..observe.events import Observer, Outcome
 from ..plan.endpoint import Plan, revised
-from ..plan.hits import ENDED_REQUEST, AppliedLimits
+from ..plan.hits import ENDED_REQUEST, INTERRUPTED, AppliedLimits
 from ..plan.plans import inline_declaration
 from ..plan.sources import UNMATCHED_SCOPE
 from ..signals import limit_event, limits_checked, notify, request_denied, request_rejected, shadow_rejected
@@ -228,9 +228,9 @@ class AppGate(AppState):
             applied = self._applied(plan, record)
         except AccessDenied:
             raise
-        except Exception:
+        except BaseException as error:
             if record is not None or has_request_context():
-                self.check_ended(plan, record)
+                self.check_ended(plan, record, error)
             raise
         if applied is not None:
             self._require_pass(plan, applied, record)
@@ -239,13 +239,23 @@ class AppGate(AppState):
         elif applied is None or not applied.hits:
             self._records.mark_unlimited()
 
-    def check_ended(self, plan: Plan, record: Record | None) -> None:
+    def check_ended(self, plan: Plan, record: Record | None, end: object) -> None:
         """Check ``plan`` for a request that ends before its view, or before the function of the plan, so that the user
-        may be unknown. Raises as :meth:`check`."""
+        may be unknown. Raises as :meth:`check`, unless ``end``, an answer or an error, is such as gevent.Timeout: no
+        refusal replaces it, and no callable of a limit is called, which may be what took so long."""
         if record is not None:
             record.checked = True
-        if self.access is None or not self._lists.allows(record or self._records.current(), ended=True):
-            self._require_pass(plan, plan.apply(self.subjects.resolve_if_found, ENDED_REQUEST), record)
+        is_interrupted = isinstance(end, BaseException) and not isinstance(end, Exception)
+        about = INTERRUPTED if is_interrupted else ENDED_REQUEST
+        try:
+            resolve: Resolve = self.subjects.by_address() if is_interrupted else self.subjects.resolve_if_found
+            if self.access is None or not self._lists.allows(record or self._records.current(), resolve):
+                self._require_pass(plan, plan.apply(resolve, about), record)
+        except Exception:
+            if isinstance(end, Response):
+                end.close()
+            if not is_interrupted:
+                raise
 
     def _require_pass(self, plan: Plan, applied: AppliedLimits, record: Record | None) -> None:
         """Raise as :meth:`check` unless the limits of ``plan`` that apply let the request pass."""
@@ -353,16 +363,9 @@ class AppGate(AppState):
         return None if request is None else self._records.open(request, self.plans.of_request(request) or NO_PLAN)
 
     def _end_early(self, record: Record | None, end: object) -> None:
-        """Check the limits of a request that ends before its view. A refusal does not replace gevent.Timeout."""
-        if record is None or record.checked:
-            return
-        try:
-            self.check_ended(self.plans.of_ended_request(current_request(), record.plan), record)
-        except Exception:
-            if isinstance(end, Response):
-                end.close()
-            if isinstance(end, Exception) or not isinstance(end, BaseException):
-                raise
+        """Check the limits of a request that ends before its view."""
+        if record is not None and not record.checked:
+            self.check_ended(self.plans.of_ended_request(current_request(), record.plan), record, end)
 
 
 class AccessCheck:
@@ -382,11 +385,9 @@ class AccessCheck:
                 tear_down_quietly(self._in_force.app)
                 self._deny(listed)
 
-    def allows(self, record: Record | None, *, ended: bool = False) -> bool:
+    def allows(self, record: Record | None, resolve: Resolve | None = None) -> bool:
         """Whether the current request, whose ``record`` this is, needs no limits. Raises :exc:`AccessDenied`.
-
-        If it ``ended`` before its view, the user may be unknown.
-        """
+        ``resolve``: how to find its subjects if it ends before its view."""
         lists = self._in_force.access
         if lists is None or record is None:
             return False
@@ -394,16 +395,14 @@ class AccessCheck:
         if asked_lists is not lists:  # in a websocket, they may have changed since
             record.access = lists, "limited"  # a user_loader may call limited functions, which would ask again
             try:
-                access = self._ask_lists(lists, record, ended=ended)
+                access = self._ask_lists(lists, record, resolve or self._in_force.subjects.resolve)
             finally:
                 record.access = NOT_ASKED
             if access == "allowed" or record.checked:  # until then, the app may not know yet who the user is
                 record.access = lists, access
         return access == "allowed"
 
-    def _ask_lists(self, lists: AccessLists, record: Record, *, ended: bool) -> Access:
-        subjects = self._in_force.subjects
-        resolve = subjects.resolve_if_found if ended else subjects.resolve
+    def _ask_lists(self, lists: AccessLists, record: Record, resolve: Resolve) -> Access:
         subjects_of = partial(self._subjects_called, resolve=resolve, plan=record.plan)
         listed = lists.of_client(current_request().remote_addr or "", subjects_of)
         if listed is None:

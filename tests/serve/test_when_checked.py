@@ -204,6 +204,36 @@ def test_shared_limits_are_charged_if_a_request_ends_before_its_view_as_by_a_tim
         assert [each.remaining for each in multilimit.peek("view").statuses] == [0, 1, 9]
 
 
+@pytest.mark.parametrize("where", ["user_loader", "exempt_when", "rules", "list"])
+@pytest.mark.parametrize("limited", [True, False])
+def test_request_is_charged_by_its_address_if_a_callable_of_a_limit_ends_it_as_by_a_timeout_of_gevent(
+    app: Flask, storage: RecordingStorage, where: str, limited: bool
+) -> None:
+    calls: list[None] = []
+
+    def hanging() -> Any:
+        calls.append(None)
+        raise SystemExit
+
+    callables: dict[str, Any] = {"exempt_when": hanging} if where == "exempt_when" else {}
+    callables["rules"], callables["fallback"] = (hanging, "3/hour") if where == "rules" else ("3/hour", None)
+    user = hanging if where in {"user_loader", "list"} else lambda: None
+    lists: dict[str, Any] = {"allow": ["user:ann"]} if where == "list" else {}
+    limits = [rate_limiter(rules="5/hour"), rate_limiter(type=LimitType.USER, **callables)]
+    MultiLimit(app, storage=storage, user_loader=user, application_limits=limits, **lists)
+    app.get("/", endpoint="view")(rate_limiter(type=LimitType.IP, rules="9/second")(view()) if limited else view())
+
+    with pytest.raises(SystemExit):
+        ask(app)
+
+    keys = ["rate_limit:{application}:default::sliding_window:3600000"]
+    keys.append("rate_limit:{application}:anonymous:127.0.0.1:sliding_window:3600000")
+    if limited:
+        keys.append("rate_limit:{view}:ip:127.0.0.1:sliding_window:1000")
+    assert [sorted(asked) for asked in storage.keys_asked] == [sorted(keys)]
+    assert len(calls) == 1  # it might hang again, and nothing would end it
+
+
 class TestUsersLoadedBeforeTheView:
     """Limits of the app are checked after every ``before_request`` function."""
 
