@@ -371,10 +371,14 @@ def _holding_until_raised(holder: Holder) -> Iterator[None]:
 def _end_with(result: Any, holder: Holder) -> Any:
     """Wrap a lazy ``result`` so that ``holder`` ends when it ends, or when it is dropped before its end or even its
     beginning."""
+    wrapped: Any
     if isinstance(result, CoroutineType):
-        return _await_and_end(result, holder)
-    wrapper = _HoldingGenerator if isinstance(result, GeneratorType) else _HoldingAsyncGenerator
-    return wrapper(result, holder)
+        wrapped = _await_and_end(result, holder)
+    else:
+        wrapper = _HoldingGenerator if isinstance(result, GeneratorType) else _HoldingAsyncGenerator
+        wrapped = wrapper(result, holder)
+    weakref.finalize(wrapped, holder.__del__).atexit = False  # a task that it began may keep the holder in its context
+    return wrapped
 
 
 async def _await_and_end(coroutine: CoroutineType[Any, Any, Any], holder: Holder) -> Any:

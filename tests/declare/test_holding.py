@@ -5,6 +5,7 @@ import gc
 import threading
 import warnings
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+from contextvars import Context, copy_context
 from typing import Any
 
 import pytest
@@ -187,6 +188,27 @@ def test_coroutine_that_is_never_awaited_releases_its_slot() -> None:
         gc.collect()
 
     until(lambda: len(KEEPER) == 0)
+
+
+async def numbers() -> AsyncGenerator[int, None]:
+    yield 1
+
+
+@pytest.mark.usefixtures("app")
+@pytest.mark.filterwarnings("ignore:coroutine")  # that it was never awaited
+@pytest.mark.parametrize("stream", [lambda: (each for each in "ab"), numbers, lambda: asyncio.sleep(0)])
+def test_dropped_stream_releases_its_slot_although_a_task_that_it_began_goes_on(stream: Callable[[], Any]) -> None:
+    kept = list[Context]()
+
+    def begin() -> Any:
+        kept.append(copy_context())  # as each task does
+        return stream()
+
+    one_at_once(begin)()
+    gc.collect()
+
+    until(lambda: len(KEEPER) == 0)
+    assert kept
 
 
 @pytest.mark.usefixtures("app")
