@@ -139,6 +139,8 @@ class RedisStorage:
         sent, checks = set[Script](), list[tuple[bytes, ...]]()
         for hits, id_ in zip(many, id_of_each, strict=True):
             script, arguments = self._call_of("check", hits, mode, id_)
+            if arguments[-1] == SERVER_CLOCK:  # as if it were missing
+                arguments.pop()
             call = (b"EVALSHA", script.sha) if script in sent else (b"EVAL", script.text)  # the server keeps it
             sent.add(script)
             checks.append((call[0], call[1].encode(), *arguments))
