@@ -32,7 +32,7 @@ from ..declare.subjects import (
     types_in,
 )
 from ..engine import ConfigurationError
-from ..engine.errors import check_text
+from ..engine.errors import check_text, require
 from ..engine.text import Phrase
 from .checks import (
     counted_together,
@@ -375,6 +375,7 @@ def inline_declaration(scope: str, options: dict[str, Any], subjects: Mapping[st
     """The limiter of a check of ``scope`` that is given in the call, by the type of the ``subjects`` if some are given.
     Raises :class:`ConfigurationError`."""
     check_text("scope", scope)
+    require(scope, "scope", scope, 'text, such as "mail"')
     if options.get("rules", ()) is None:
         raise ConfigurationError('rules=None: give rules, such as "5/minute"')
     reject_unknown_options(f'limiter on "{scope}"', options)

@@ -229,7 +229,7 @@ class TestMistakes:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"scope": ""}, 'limiter on "": scope='),
+            ({"scope": ""}, "scope='': give text, such as \"mail\"$"),
             ({"scope": 5}, "scope=5: give text"),
             ({"rules": "5/fortnight"}, 'limiter on "mail": rule .*unknown unit'),
             ({"rules": lambda: "5/minute"}, "a callable for rules is for declarations; call it here"),
