@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from urllib.parse import unquote_to_bytes
 
 from ..control.entries import Listing, Override
+from ..declare.addresses import usual_network
 from ..declare.subjects import LimitType, Subject
 from ..engine import Ban, BanStatus, ConfigurationError, StorageError
 from ..engine.algorithms import BAN
@@ -205,7 +206,8 @@ def began(ban: BanStatus, now: float) -> float:
 def _ban_in_force(
     gate: AppGate, subject: Subject, endpoint: str, name: str, since: float, ends_in: float, level: int
 ) -> BanInForce:
-    who = subject.value if subject.type == LimitType.IP.value else ":".join(subject)
+    is_address = subject.type == LimitType.IP.value and usual_network(subject.value)
+    who = subject.value if is_address else ":".join(subject)
     shown = shown_subject(gate.plans, *subject) if gate.plans.parts_of(subject) else who
     return BanInForce(who=who, shown=shown, by=name, endpoint=endpoint, since=since, ends_in=ends_in, level=level)
 

@@ -13,7 +13,7 @@ from ..declare.subjects import ANONYMOUS, EVERYONE, LimitType, Named, Subject, s
 from ..engine import ConfigurationError, Hit
 from ..engine.errors import brief
 from ..engine.keys import DIGEST_PATTERN
-from ..engine.text import Phrase
+from ..engine.text import LONGEST_ADDRESS, Phrase
 from ..observe.traffic.counts import encodable, short
 from ..plan.hits import hits_of
 from ..plan.standings import AppliedAt, about_given, require_types, standings_at, standings_given
@@ -52,8 +52,9 @@ class Client:
 
     @property
     def command_text(self) -> str:
-        """As `why` and `unban` take it, which also know subjects of several types."""
-        return ":".join(self.subject) if self.parts and self.subject else self.text
+        """As `why` and `unban` take it, which also know subjects of several types, and peers without an address."""
+        is_one = len(self.given.keys() - {ANONYMOUS}) == 1
+        return self.text or (":".join(self.subject) if is_one and self.subject else "")
 
     @property
     def is_digest(self) -> bool:
@@ -81,6 +82,9 @@ def client_from(gate: AppGate, text: str) -> Client:
     try:
         who = Who.parse(text)
     except ConfigurationError:
+        if text.startswith("ip:") and len(value) <= LONGEST_ADDRESS:  # a peer without an address, such as "unix:"
+            gate.subjects.require_clients({type_name: value})
+            return client_of(gate, type_name, value)
         types = _types_for(gate, text)
         if len(types) != 1:
             if types:

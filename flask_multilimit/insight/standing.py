@@ -10,7 +10,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
-from ..declare.addresses import Who, number_of
+from ..declare.addresses import Who, number_of, usual_network
 from ..declare.subjects import ANONYMOUS, EVERYONE, LimitType, Subject, parts_by_type
 from ..engine import BanStatus, Decision, Hit, Limiter, RuleStatus, StorageError
 from ..engine.bans import BanRule
@@ -643,6 +643,6 @@ def _options_of(plans: Plans, subject: Subject) -> list[str]:
         return []
     if type_name == EVERYONE.type:
         return ["--everyone"]
-    if type_name in {LimitType.IP.value, LimitType.USER.value}:
+    if type_name == LimitType.USER.value or (type_name == LimitType.IP.value and usual_network(value)):
         return [f"--{type_name} {shlex.quote(value)}"]
     return [f"--subject {shlex.quote(str(subject))}"]

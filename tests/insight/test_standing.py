@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -578,6 +579,20 @@ def test_refusing_limit_comes_first_with_a_reset_command_that_works(app: Flask) 
     assert reset == "flask multilimit reset search --ip 203.0.113.7"
     command(app, *reset.split()[2:], "--yes")
     assert why(app, "203.0.113.7").state == "passes"
+
+
+@pytest.mark.parametrize("peer", ["", "localhost", "unix:", "fe80::1%eth0"])
+def test_client_without_a_usual_address_is_let_pass_by_the_commands_that_name_it(app: Flask, peer: str) -> None:
+    client = {"REMOTE_ADDR": peer}
+    assert counted(app, *["/login"] * 4, *["/search"] * 4, environ_base=client)[3::4] == [429, 429]
+    (ban,) = bans(gate_of(app))
+
+    lifts = [line for who in (ban.who, f"ip:{peer}") for line in why(app, who).lift]
+    assert len(lifts) == 6
+    for line in lifts:
+        command(app, *shlex.split(line)[2:], "--yes")
+
+    assert statuses(app, "/login", "/search", environ_base=client) == [200, 200]
 
 
 def test_value_without_type_is_understood_when_one_type_fits(app: Flask) -> None:
