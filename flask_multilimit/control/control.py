@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from hashlib import blake2b
@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol, TypedDict
 
 from typing_extensions import Unpack
 
-from ..declare.written import InvalidData, Mistake, parse_json
+from ..declare.written import InvalidData, Mistake, nearest, parse_json
 from ..engine import ConfigurationError
 from ..engine.errors import brief, check_bool
 from ..engine.rules import LONGEST, UNITS, Rules
@@ -265,6 +265,7 @@ class Control:
         :class:`InvalidData`, which names the fields, and :class:`ConfigurationError` if the change does not fit the
         limits of the app.
         """
+        _check_terms("preview", terms)
         if not isinstance(given, Mapping):
             raise InvalidData("", [Mistake("given", brief(given), _GIVE_A_DICT)])
         entry = self._make_entry(given, **terms)
@@ -347,6 +348,7 @@ class Control:
         return entry_from({name: value for name, value in fields.items() if value is not None})
 
     def _list(self, kind: ListingKind, who: str, status: int | None, terms: Terms, *, force: bool) -> Listing:
+        _check_terms(kind, terms)
         entry = self._make_entry({"kind": kind, "who": who, "status": status}, **terms)
         self.put(entry, force=force)
         assert isinstance(entry, Listing)
@@ -395,6 +397,14 @@ def _change(
     replaces = "" if replaced is None else f"{replaced} by {replaced.author}" if replaced.author else str(replaced)
     id_ = "" if isinstance(entry, str) else entry.id
     return Change(at=0, author=author, reason=reason, what=what, entry=str(entry), id=id_, replaces=replaces)
+
+
+def _check_terms(method: str, given: Iterable[str]) -> None:
+    """Raise TypeError, as Python does, for an argument that ``method`` does not take."""
+    for name in given:
+        if name not in Terms.__annotations__:
+            similar = nearest(name, Terms.__annotations__)
+            raise TypeError(f"Control.{method}() got an unexpected keyword argument {name!r}{similar}")
 
 
 def _check_texts(**texts: object) -> None:

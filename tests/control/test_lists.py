@@ -210,6 +210,14 @@ def test_invalid_change_of_a_list_is_an_error_and_not_stored(
     assert shop.control.entries() == ()
 
 
+def test_misspelled_argument_is_an_error_of_the_method_that_was_called(shop: Shop) -> None:
+    control: Any = shop.control
+    with pytest.raises(TypeError, match=r"Control\.ban\(\) got an unexpected .* 'resaon'; did you mean 'reason'\?"):
+        control.ban("198.51.100.7", for_=60, resaon="spam")
+    with pytest.raises(TypeError, match=r"Control\.preview\(\) got an unexpected .* 'for_ever'"):
+        control.preview({"kind": "deny", "who": "::1"}, for_ever=True)
+
+
 def test_listing_a_user_without_a_user_loader_is_an_error(multilimit: MultiLimit, app: Flask) -> None:
     app.add_url_rule("/", "index", lambda: "ok")
     with app.app_context(), pytest.raises(ConfigurationError, match="no limiter of this app has a type called 'user'"):
