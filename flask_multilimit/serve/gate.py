@@ -23,7 +23,7 @@ from ..engine.reply import ALLOWED
 from ..observe import traffic
 from ..observe.events import Observer, Outcome
 from ..plan.endpoint import Plan, revised
-from ..plan.hits import ENDED_REQUEST, INTERRUPTED, AppliedLimits
+from ..plan.hits import ENDED_REQUEST, INTERRUPTED, REQUEST, About, AppliedLimits
 from ..plan.plans import inline_declaration
 from ..plan.sources import UNMATCHED_SCOPE
 from ..signals import limit_event, limits_checked, notify, request_denied, request_rejected, shadow_rejected
@@ -245,17 +245,20 @@ class AppGate(AppState):
         refusal replaces it, and no callable of a limit is called, which may be what took so long."""
         if record is not None:
             record.checked = True
-        is_interrupted = isinstance(end, BaseException) and not isinstance(end, Exception)
-        about = INTERRUPTED if is_interrupted else ENDED_REQUEST
+        applied, is_interrupted = None, isinstance(end, BaseException) and not isinstance(end, Exception)
+        resolve: Resolve = self.subjects.by_address() if is_interrupted else self.subjects.resolve_if_found
         try:
-            resolve: Resolve = self.subjects.by_address() if is_interrupted else self.subjects.resolve_if_found
-            if self.access is None or not self._lists.allows(record or self._records.current(), resolve):
-                self._require_pass(plan, plan.apply(resolve, about), record)
-        except Exception:
+            applied = self._applied(plan, record, resolve, INTERRUPTED if is_interrupted else ENDED_REQUEST)
+            if applied is not None:
+                self._require_pass(plan, applied, record)
+        except BaseException as error:
             if isinstance(end, Response):
                 end.close()
-            if not is_interrupted:
-                raise
+            if is_interrupted and isinstance(error, Exception):
+                return
+            if applied is None and not (is_interrupted or isinstance(error, Exception)):
+                self.check_ended(plan, record, error)  # a callable of a limit has been interrupted
+            raise
 
     def _require_pass(self, plan: Plan, applied: AppliedLimits, record: Record | None) -> None:
         """Raise as :meth:`check` unless the limits of ``plan`` that apply let the request pass."""
@@ -265,13 +268,15 @@ class AppGate(AppState):
         if applied.failure is not None:
             raise applied.failure
 
-    def _applied(self, plan: Plan, record: Record | None) -> AppliedLimits | None:
-        """The limits that apply to the current request; ``None`` if a list allows it."""
-        if self.access is not None and self._lists.allows(record or self._records.current()):
+    def _applied(
+        self, plan: Plan, record: Record | None, resolve: Resolve | None = None, about: About = REQUEST
+    ) -> AppliedLimits | None:
+        """The limits that apply to the current request, which may have ended; ``None`` if a list allows it."""
+        if self.access is not None and self._lists.allows(record or self._records.current(), resolve):
             return None
         try:
             applied = plan.same_for_all
-            return plan.apply(self.subjects.resolve) if applied is None else applied
+            return plan.apply(resolve or self.subjects.resolve, about) if applied is None else applied
         except ConfigurationError as error:
             raise ConfigurationError(f'limiter on "{plan.scope}": {error}') from error
 

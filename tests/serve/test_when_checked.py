@@ -206,10 +206,12 @@ def test_shared_limits_are_charged_if_a_request_ends_before_its_view_as_by_a_tim
 
 @pytest.mark.parametrize("where", ["user_loader", "exempt_when", "rules", "list"])
 @pytest.mark.parametrize("limited", [True, False])
+@pytest.mark.parametrize("ended", ["", "answer", "error"])
 def test_request_is_charged_by_its_address_if_a_callable_of_a_limit_ends_it_as_by_a_timeout_of_gevent(
-    app: Flask, storage: RecordingStorage, where: str, limited: bool
+    app: Flask, storage: RecordingStorage, where: str, limited: bool, ended: str
 ) -> None:
     calls: list[None] = []
+    closed: list[str] = []
 
     def hanging() -> Any:
         calls.append(None)
@@ -222,16 +224,19 @@ def test_request_is_charged_by_its_address_if_a_callable_of_a_limit_ends_it_as_b
     limits = [rate_limiter(rules="5/hour"), rate_limiter(type=LimitType.USER, **callables)]
     MultiLimit(app, storage=storage, user_loader=user, application_limits=limits, **lists)
     app.get("/", endpoint="view")(rate_limiter(type=LimitType.IP, rules="9/second")(view()) if limited else view())
+    if ended:  # before the limits are checked
+        app.before_request((lambda: _closing(closed)) if ended == "answer" else raising(ValueError))
 
     with pytest.raises(SystemExit):
         ask(app)
 
     keys = ["rate_limit:{application}:default::sliding_window:3600000"]
     keys.append("rate_limit:{application}:anonymous:127.0.0.1:sliding_window:3600000")
-    if limited:
+    if limited and not ended:
         keys.append("rate_limit:{view}:ip:127.0.0.1:sliding_window:1000")
     assert [sorted(asked) for asked in storage.keys_asked] == [sorted(keys)]
     assert len(calls) == 1  # it might hang again, and nothing would end it
+    assert len(closed) == (ended == "answer")
 
 
 class TestUsersLoadedBeforeTheView:
