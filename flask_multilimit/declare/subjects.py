@@ -54,6 +54,23 @@ class LimitType(str, Enum):
 DEFAULT, GLOBAL, IP, USER = LimitType.DEFAULT, LimitType.GLOBAL, LimitType.IP, LimitType.USER
 """The same, for short. They also save a request the look-up in the class, which takes longer than to compare."""
 
+
+class FromText:
+    """A callable that text stands for, such as ``header:X-Tenant``: it calls no function of the app. It equals another
+    one of its class and name, because that does the same."""
+
+    __call__: Callable[..., Any]
+
+    def __init__(self, name: str) -> None:
+        self.__qualname__ = name
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and self.__qualname__ == getattr(other, "__qualname__", None)
+
+    def __hash__(self) -> int:
+        return hash(self.__qualname__)
+
+
 UserLoader = Callable[[], Any]
 """Returns the id of the current request's user; ``None`` if nobody is logged in."""
 
@@ -254,10 +271,13 @@ class Subjects:
                 raise
             return self._anonymous_client() if type_ is USER else None
 
-    def by_address(self) -> Resolve:
-        """A resolver for the current request that calls no function of the app: the client counts as not logged in."""
-        address = current_request().remote_addr or ""
-        return self.given({EVERYONE.type: EVERYONE.value, LimitType.IP.value: address, ANONYMOUS: address})
+    def without_app(self, type_: SubjectType, name: str | None) -> Subject | None:
+        """As :meth:`resolve`, without a call of any function of the app: the client counts as not logged in."""
+        if isinstance(type_, tuple):
+            return _combined(type_, name, [self.without_app(part, name) for part in type_])
+        if type_ is USER:
+            return self._anonymous_client()
+        return self.resolve(type_, name) if isinstance(type_, (LimitType, FromText)) else None
 
     def given(self, subjects: Mapping[str, str]) -> Resolve:
         """A resolver that knows ``subjects``, by type, and no request; limiters of other types do not apply.

@@ -16,7 +16,7 @@ from ..engine.errors import brief
 from ..engine.keys import NAME_PATTERN
 from ..engine.text import LONGEST_NAME, LONGEST_NUMBER, Phrase
 from .addresses import Networks, network_from
-from .subjects import LimitType, SingleType
+from .subjects import FromText, LimitType, SingleType
 
 IMPORT_PATH = r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*"
 IMPORT_PATTERN = f"^{IMPORT_PATH}$"
@@ -26,20 +26,7 @@ TYPES = {name.lower(): type_ for name, type_ in LimitType.__members__.items()}
 """Types by the names that they have in data. Any other text with a colon is an import path."""
 
 
-class _Callable:
-    """A callable that equals another one of its class and name, because that does the same."""
-
-    def __init__(self, name: str) -> None:
-        self.__qualname__ = name
-
-    def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and self.__qualname__ == getattr(other, "__qualname__", None)
-
-    def __hash__(self) -> int:
-        return hash(self.__qualname__)
-
-
-class HeaderType(_Callable):
+class HeaderType(FromText):
     """The subject is the value of a request header; all requests without the header are one subject.
 
     A client can send any value, so limit by a header that your proxy sets or that your app verifies.
@@ -53,7 +40,7 @@ class HeaderType(_Callable):
         return request.headers.get(self.header, "")
 
 
-class ChargeWhenStatus(_Callable):
+class ChargeWhenStatus(FromText):
     """``charge_when`` by the status of the response: numbers such as 401, and classes such as ``"4xx"``. 200 stands
     for all of a file, too, with another status that the client has chosen: for a 206, and for a 412 with an ``ETag`` or
     ``Last-Modified``, in which Werkzeug sends the whole content. Raises :class:`ConfigurationError` for anything
@@ -78,7 +65,7 @@ class ChargeWhenStatus(_Callable):
         return status in self._statuses or f"{status // 100}xx" in self._statuses
 
 
-class SettleByHeader(_Callable):
+class SettleByHeader(FromText):
     """``settle`` by a field of the response, which says what the request really cost."""
 
     def __init__(self, header: str) -> None:
@@ -108,7 +95,7 @@ def _is_status(given: object) -> bool:
     return isinstance(given, int) and not isinstance(given, bool) and 100 <= given <= 599
 
 
-class ExemptNetworks(_Callable):
+class ExemptNetworks(FromText):
     """``exempt_when`` by the address of the client."""
 
     def __init__(self, networks: Sequence[str]) -> None:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from ..declare.dynamic import DynamicRules
 from ..declare.limiter import Declaration
-from ..declare.subjects import Named, Subject, ask_callable, subjects_from
+from ..declare.subjects import FromText, Named, Subject, ask_callable, subjects_from
 from ..declare.unwrap import name_of
 from ..engine import ConfigurationError, Decision, Hit, Limiter, Rule
 from ..engine.errors import brief
@@ -45,6 +45,10 @@ def _assume(condition: Callable[[], Any], otherwise: Any) -> Any:  # noqa: ARG00
     return otherwise
 
 
+def _ask_without_app(condition: Callable[[], Any], otherwise: Any) -> Any:
+    return _ask(condition) if isinstance(condition, FromText) else otherwise
+
+
 class About(NamedTuple):
     """For whom a plan is applied, and so which callables of its limiters are called."""
 
@@ -62,8 +66,8 @@ REQUEST = About(_ask, DynamicRules.for_request)
 """The current request."""
 ENDED_REQUEST = About(_ask_if_possible, DynamicRules.for_request, has_ended=True)
 """A request that ends early, perhaps before a callable has what it needs: a condition that raises exempts nobody."""
-INTERRUPTED = About(_assume, DynamicRules.without_call, has_ended=True)
-"""As :data:`ENDED_REQUEST`, without a call of any callable."""
+INTERRUPTED = About(_ask_without_app, DynamicRules.without_call, has_ended=True)
+"""As :data:`ENDED_REQUEST`, without a call of any function of the app."""
 ASKER = About(_assume, DynamicRules.peek)
 """The client of the current request, which asks about any endpoint: limiters that are exempt now apply, too, and a cost
 that depends on the request is 1."""

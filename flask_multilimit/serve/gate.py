@@ -242,11 +242,11 @@ class AppGate(AppState):
     def check_ended(self, plan: Plan, record: Record | None, end: object) -> None:
         """Check ``plan`` for a request that ends before its view, or before the function of the plan, so that the user
         may be unknown. Raises as :meth:`check`, unless ``end``, an answer or an error, is such as gevent.Timeout: no
-        refusal replaces it, and no callable of a limit is called, which may be what took so long."""
+        refusal replaces it, and no function of the app is called, which may be what took so long."""
         if record is not None:
             record.checked = True
         applied, is_interrupted = None, isinstance(end, BaseException) and not isinstance(end, Exception)
-        resolve: Resolve = self.subjects.by_address() if is_interrupted else self.subjects.resolve_if_found
+        resolve = self.subjects.without_app if is_interrupted else self.subjects.resolve_if_found
         try:
             applied = self._applied(plan, record, resolve, INTERRUPTED if is_interrupted else ENDED_REQUEST)
             if applied is not None:

@@ -239,6 +239,20 @@ def test_request_is_charged_by_its_address_if_a_callable_of_a_limit_ends_it_as_b
     assert len(closed) == (ended == "answer")
 
 
+def test_request_that_a_timeout_of_gevent_ends_is_charged_by_its_header_field_unless_its_network_is_exempt(
+    app: Flask, storage: RecordingStorage
+) -> None:
+    limits = [{"type": "header:X-Tenant", "rules": "5/hour"}, {"rules": "9/hour", "exempt": ["127.0.0.0/8"]}]
+    MultiLimit(app, storage=storage, application_limits=limits)
+    app.get("/")(view())
+    app.before_request(raising(SystemExit))
+
+    with pytest.raises(SystemExit):
+        ask(app, headers={"X-Tenant": "ann"})
+
+    assert storage.keys_asked == [["rate_limit:{application}:x-tenant:ann:sliding_window:3600000"]]
+
+
 class TestUsersLoadedBeforeTheView:
     """Limits of the app are checked after every ``before_request`` function."""
 
