@@ -31,7 +31,7 @@ from ..engine import (
     StorageError,
     hits_for,
 )
-from ..engine.algorithms import ALGORITHMS
+from ..engine.algorithms import ALGORITHMS, SHIPPED
 from ..engine.keys import parts_of_key
 from ..engine.storage import LocalStorage, Scripted
 from ..engine.storage.layers.health import workers_asked_for
@@ -442,7 +442,9 @@ def _examine_script(storage: Any, gate: AppGate) -> Iterator[Finding]:
         after = limiter.peek(hits)
     except StorageError as error:
         if type(error.__cause__).__name__ not in {"ConnectionError", "TimeoutError", "AuthenticationError"}:
-            yield Finding("script", "wrong", str(error), _remedy_for(error, _ASK_US))
+            own = ", ".join(f"{name}.lua" for name, each in ALGORITHMS.items() if each not in SHIPPED)
+            otherwise = f"Correct {own}." if own and error.key_specific else _ASK_US
+            yield Finding("script", "wrong", str(error), _remedy_for(error, otherwise))
         return
     if _is_right(hits, checked, peeked, after):
         text = f"Loads and runs: {len(rules)} rules checked, charged and reset, one of each algorithm, and a ban."

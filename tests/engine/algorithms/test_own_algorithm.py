@@ -18,10 +18,13 @@ from flask_multilimit.engine import Rule
 from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.engine.storage.redis import scripts
 from flask_multilimit.engine.storage.redis.compiled import COMPILE_AFTER, Shapes
+from flask_multilimit.insight.doctor import examine
+from flask_multilimit.serve.gate import gate_of
 from support.asking import view
 from support.bench import Bench, bare, hits
 from support.folders import ROOT, TESTS
 from support.pages import files_on
+from support.servers import Server
 
 MODULES = ["cooldown", "my_limits", "app", "test_cooldown"]
 
@@ -56,8 +59,14 @@ def test_app_on_the_page_enforces_its_limit() -> None:
     assert replies[-1].headers["Retry-After"] == "600"
 
 
-def test_missing_lua_is_an_error_at_start_up_if_the_storage_runs_it(tmp_path: Path) -> None:
-    (tmp_path / "cooldown.lua").unlink()
+@pytest.mark.parametrize("missing", ["cooldown.lua", "the file of the module, as in a REPL"])
+def test_missing_lua_is_an_error_at_start_up_if_the_storage_runs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    if missing == "cooldown.lua":
+        (tmp_path / missing).unlink()
+    else:
+        monkeypatch.delattr(ALGORITHMS["cooldown"], "__file__")
 
     def validate(storage: str) -> None:
         app = Flask("shop")
@@ -67,6 +76,17 @@ def test_missing_lua_is_an_error_at_start_up_if_the_storage_runs_it(tmp_path: Pa
     validate("memory://")
     with pytest.raises(ConfigurationError, match=r'limiter on "view": the Lua .*put cooldown.lua beside its module'):
         validate("redis://127.0.0.1:1")
+
+
+def test_doctor_names_lua_that_the_server_cannot_run(tmp_path: Path, server: Server) -> None:
+    lua = tmp_path / "cooldown.lua"
+    lua.write_text(lua.read_text().replace("local last, used = in_force", "local last, used = in_farce"))
+    app = Flask("shop")
+    MultiLimit(app, storage=server.url)
+
+    (found,) = [each for each in examine(gate_of(app)) if each.name == "script"]
+
+    assert (found.level, found.remedy) == ("wrong", "Correct cooldown.lua."), found
 
 
 def test_example_test_of_the_page_passes(redis_client: redis.Redis) -> None:

@@ -89,11 +89,11 @@ def source_of_algorithm(name: str) -> str:
 @cache
 def _read(module: ModuleType, name: str) -> str:
     """The Lua file beside ``module``, which may be in an archive, without comments. A module that Python runs as a
-    program has no spec. Raises :class:`ConfigurationError` if it is missing."""
+    program has no spec. Raises :class:`ConfigurationError` if it is missing, or the module is no file, as in a REPL."""
     try:
         file = str(Path(inspect.getfile(module)).with_name(f"{name}.lua"))
         loader: Any = SourceFileLoader(name, file) if module.__spec__ is None else module.__spec__.loader
         text = loader.get_data(file).decode().replace("\r\n", "\n") + "\n"
-    except (OSError, UnicodeError) as error:
+    except (OSError, TypeError, UnicodeError) as error:
         raise ConfigurationError(f"the Lua of an algorithm: {error}; put {name}.lua beside its module") from error
     return text if _SPANS_LINES.search(text) else _COMMENT.sub("", text).removesuffix("\n")
