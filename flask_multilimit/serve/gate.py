@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from flask import Flask, Request, Response, has_request_context
+from werkzeug.exceptions import HTTPException
 
 from ..declare.advice import Bill, Stack, app_in_force, gate_of_app, holder_of_call, leave_to_response
 from ..declare.decorators import RateLimiter
@@ -26,7 +28,15 @@ from ..plan.endpoint import Plan, revised
 from ..plan.hits import ENDED_REQUEST, INTERRUPTED, REQUEST, About, AppliedLimits
 from ..plan.plans import inline_declaration
 from ..plan.sources import UNMATCHED_SCOPE
-from ..signals import limit_event, limits_checked, notify, request_denied, request_rejected, shadow_rejected
+from ..signals import (
+    limit_event,
+    limits_checked,
+    log_once_a_minute,
+    notify,
+    request_denied,
+    request_rejected,
+    shadow_rejected,
+)
 from .applier import ControlApplier
 from .audience import AppAudience, check_and_report, key_of, report, report_bans, send_signals
 from .headers import cache_fields, describe, own_copy, unshared
@@ -242,7 +252,7 @@ class AppGate(AppState):
     def check_ended(self, plan: Plan, record: Record | None, end: object) -> None:
         """Check ``plan`` for a request that ends before its view, or before the function of the plan, so that the user
         may be unknown. Raises as :meth:`check`, unless ``end``, an answer or an error, is such as gevent.Timeout: no
-        refusal replaces it, and no function of the app is called, which may be what took so long."""
+        refusal replaces it, it does not wait, and no function of the app is called, which may be what took so long."""
         if record is not None:
             record.checked = True
         applied, is_interrupted = None, isinstance(end, BaseException) and not isinstance(end, Exception)
@@ -250,11 +260,15 @@ class AppGate(AppState):
         try:
             applied = self._applied(plan, record, resolve, INTERRUPTED if is_interrupted else ENDED_REQUEST)
             if applied is not None:
+                applied = copy(applied)  # others have it, too
+                applied.may_wait = applied.may_wait and not is_interrupted
                 self._require_pass(plan, applied, record)
         except BaseException as error:
             if isinstance(end, Response):
                 end.close()
             if is_interrupted and isinstance(error, Exception):
+                if not isinstance(error, HTTPException):
+                    log_once_a_minute(self.app, error, "could not check a request that was ended, at %s", plan.scope)
                 return
             if applied is None and not (is_interrupted or isinstance(error, Exception)):
                 self.check_ended(plan, record, error)  # a callable of a limit has been interrupted

@@ -13,6 +13,7 @@ from flask_multilimit.engine import Limiter, hits_for
 from flask_multilimit.serve.gate import gate_of
 from support.asking import ask, statuses, view
 from support.clock import Clock
+from support.doubles import raising
 
 
 class Sleeper:
@@ -64,6 +65,17 @@ class TestWaitOption:
     def test_request_is_refused_at_once_when_the_wait_is_too_short(self, app: Flask, sleeper: Sleeper) -> None:
         app.add_url_rule("/", "view", rate_limiter(rules="1 per 5 seconds", wait=4.9)(view()))
         assert statuses(app, "/", "/") == [200, 429]
+        assert sleeper.slept == []
+
+    def test_request_that_a_timeout_has_ended_does_not_wait(self, app: Flask, sleeper: Sleeper) -> None:
+        waiting = rate_limiter(rules="1 per 5 seconds", wait=5)(view())
+        limited = rate_limiter(type=raising(SystemExit), name="key", rules="9/second")(waiting)
+        app.add_url_rule("/", "view", limited)
+
+        for _ in range(2):
+            with pytest.raises(SystemExit):
+                ask(app)
+
         assert sleeper.slept == []
 
     def test_request_that_can_never_pass_is_refused_at_once(self, app: Flask, sleeper: Sleeper) -> None:

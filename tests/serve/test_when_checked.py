@@ -20,7 +20,7 @@ from flask_multilimit import (
     Rule,
     rate_limiter,
 )
-from flask_multilimit.engine import hits_for
+from flask_multilimit.engine import StorageError, hits_for
 from support.asking import ask, statuses, view
 from support.clock import Clock
 from support.doubles import RecordingStorage, raising
@@ -251,6 +251,26 @@ def test_request_that_a_timeout_of_gevent_ends_is_charged_by_its_header_field_un
         ask(app, headers={"X-Tenant": "ann"})
 
     assert storage.keys_asked == [["rate_limit:{application}:x-tenant:ann:sliding_window:3600000"]]
+
+
+def test_limits_that_could_not_be_checked_when_a_timeout_ended_the_request_are_logged(
+    app: Flask, storage: RecordingStorage, caplog: pytest.LogCaptureFixture
+) -> None:
+    app.config.update(MULTILIMIT_ON_STORAGE_ERROR="raise", MULTILIMIT_DENY_CACHE=0)
+    MultiLimit(app, storage=storage, application_limits="1/hour")
+    app.get("/", endpoint="view")(view())
+    app.before_request(raising(SystemExit))
+
+    for _ in range(2):  # the second is refused, as it should be
+        with pytest.raises(SystemExit):
+            ask(app)
+    assert caplog.records == []
+    storage.check = raising(StorageError("no answer"))  # type: ignore[method-assign]
+    with pytest.raises(SystemExit):
+        ask(app)
+
+    messages = [each.message for each in caplog.records if each.exc_info]
+    assert messages == ["Rate limits: could not check a request that was ended, at view"]
 
 
 class TestUsersLoadedBeforeTheView:
