@@ -97,8 +97,9 @@ class Plans:
 
     def build(self) -> None:
         """Make the plan of every endpoint. Raises :class:`ConfigurationError` for any mistake in a declaration that
-        applies to one. With overrides, this does not check the plans: they were checked without overrides before."""
+        applies to one, whatever overrides make of it."""
         if self.overrides:
+            self.declared.build()
             self.ensure()
             return
         reject_misplaced(self.app)

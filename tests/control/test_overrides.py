@@ -42,6 +42,14 @@ def overridden(
         multilimit.control.override(where, lasting=True, **given)
 
 
+def test_misplaced_limiter_is_an_error_also_if_overrides_are_in_force_before_the_first_request(app: Flask) -> None:
+    overridden(app, rate_limiter(rules="9/minute"), view(), times=2)
+    rate_limiter(rules="1/minute")(app.get("/open")(view()))
+
+    with pytest.raises(ConfigurationError, match=r"@rate_limiter stands above @app\.route"):
+        ask(app)
+
+
 USER_42 = {"path": "/mine", "user": "42"}
 CHANGES: dict[str, tuple[str | None, dict[str, Any], dict[str, str], int, dict[str, str]]] = {
     "algorithm of a rule": ("show", {"rule": "ip-60s", "rules": {"algorithm": "gcra", "burst": 1}}, {}, 1, {}),
