@@ -20,7 +20,11 @@ from ..declare.advice import declared_on, limiter_above, mark_registered
 from ..declare.limiter import Declaration
 from ..declare.subjects import SubjectType, parts_of, spelled, type_name_of, types_in
 from ..declare.unwrap import attributes_of, is_function
-from ..engine import ConfigurationError, Rule
+from ..engine import ConfigurationError, Limiter, Rule
+from ..engine.algorithms import SHIPPED
+from ..engine.slots import require_slots
+from ..engine.storage import Scripted
+from ..engine.storage.redis.scripts import library
 from .endpoint import Plan
 
 
@@ -36,6 +40,20 @@ def reject_unserved(plans: Mapping[tuple[str, str], Plan]) -> None:
                     f'limiter on "{endpoint}": methods={sorted(declared.methods or ())}: its routes take only {taken}, '
                     "so nothing would be limited; give it a method that they take"
                 )
+
+
+def reject_unstorable(plans: Iterable[Plan], limiter: Limiter) -> None:
+    """Raise :class:`ConfigurationError` for rules that need slots or Lua, and the storage of ``limiter`` has none."""
+    for plan in plans:
+        try:
+            for planned in plan.limiters:
+                for rule in (*(rule for _, rule in planned.rules), *(planned.declaration.fallback or ())):
+                    if rule.holds_slots:
+                        require_slots(limiter.outermost)
+                    if rule.implementation not in SHIPPED and isinstance(limiter.storage, Scripted):
+                        library([rule.algorithm])
+        except ConfigurationError as error:  # noqa: PERF203 - it names the plan
+            raise ConfigurationError(f'limiter on "{plan.scope}": {error}') from None
 
 
 def reject_mixed(plans: Iterable[Plan]) -> None:

@@ -16,6 +16,7 @@ from ..declare.advice import Stack
 from ..engine import ConfigurationError
 from ..engine.text import SafeLogger
 from ..observe.events import ControlState
+from ..plan.checks import reject_unstorable
 from ..plan.overrides import Overrides, fitting
 from ..plan.plans import Plans
 from ..signals import control_changed, control_failed, notify
@@ -113,7 +114,9 @@ class ControlApplier:
             if known.overrides.entries == wanted:
                 return known
         by_address = self._in_force.settings.anonymous_user == "ip"
-        made = self._latest = self._declared.changed(Overrides(wanted, anonymous_by_address=by_address))
+        made = self._declared.changed(Overrides(wanted, anonymous_by_address=by_address))
+        reject_unstorable(made.made, self._in_force.limiter)
+        self._latest = made
         return made  # another thread may have made others since
 
     def _access(self, listings: Sequence[Listing]) -> AccessLists | None:

@@ -12,15 +12,12 @@ from flask.cli import ScriptInfo, run_command
 
 from ..declare.subjects import LimitType
 from ..engine import ConfigurationError, ConfigurationWarning, Limiter
-from ..engine.algorithms import SHIPPED
 from ..engine.forks import LateLock, OncePerProcess, notice_fork, notify_child
-from ..engine.slots import require_slots
-from ..engine.storage import Scripted
 from ..engine.storage.addresses import redacted
 from ..engine.storage.layers.health import count_workers
-from ..engine.storage.redis.scripts import library
 from ..engine.text import SafeLogger
 from ..engine.threads import in_master_of_uwsgi, threads_run
+from ..plan.checks import reject_unstorable
 from .applier import ControlApplier
 from .state import AppState, replace_method
 
@@ -92,21 +89,8 @@ class Startup:
         state = self._in_force
         self._settings.require_unchanged(state.app.config)
         state.plans.build()
-        self._require_storage()
+        reject_unstorable(state.plans.declared.made, state.limiter)
         self._require_listed_types()
-
-    def _require_storage(self) -> None:
-        """Raise :class:`ConfigurationError` for rules that need slots or Lua, and the storage has none."""
-        limiter = self._in_force.limiter
-        for plan in self._in_force.plans.planned.values():
-            try:
-                for rule in (rule for planned in plan.limiters for _, rule in planned.rules):
-                    if rule.holds_slots:
-                        require_slots(limiter.outermost)
-                    if rule.implementation not in SHIPPED and isinstance(limiter.storage, Scripted):
-                        library([rule.algorithm])
-            except ConfigurationError as error:  # noqa: PERF203 - it names the plan
-                raise ConfigurationError(f'limiter on "{plan.scope}": {error}') from None
 
     def _require_listed_types(self) -> None:
         """Raise :class:`ConfigurationError` for a listed subject whose type the app does not have: no request would

@@ -29,6 +29,7 @@ from flask_multilimit.plan.overrides import MOST_UNFIT
 from flask_multilimit.serve.gate import gate_of
 from flask_multilimit.usage import Usage
 from support.asking import ask, policy, statuses, view
+from support.doubles import OwnStorage
 from support.waiting import until
 
 
@@ -40,6 +41,15 @@ def overridden(
     app.add_url_rule("/", "show", view if limiter is None else limiter(view))
     with app.app_context():
         multilimit.control.override(where, lasting=True, **given)
+
+
+def test_override_that_needs_slots_is_an_error_if_the_storage_keeps_none() -> None:
+    app = Flask(__name__)
+    multilimit = MultiLimit(app, storage=OwnStorage())
+    app.get("/", endpoint="show")(view())
+
+    with app.app_context(), pytest.raises(ConfigurationError, match="a OwnStorage keeps no slots"):
+        multilimit.control.override("show", limit={"rules": "2 at once"}, lasting=True)
 
 
 def test_misplaced_limiter_is_an_error_also_if_overrides_are_in_force_before_the_first_request(app: Flask) -> None:

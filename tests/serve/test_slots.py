@@ -17,13 +17,20 @@ from flask import Flask, Response, abort, copy_current_request_context, send_fil
 from werkzeug.test import EnvironBuilder, TestResponse
 from werkzeug.wsgi import FileWrapper
 
-from flask_multilimit import ConfigurationError, MultiLimit, RateLimitExceeded, current_decision, rate_limiter
+from flask_multilimit import (
+    Concurrent,
+    ConfigurationError,
+    MultiLimit,
+    RateLimitExceeded,
+    current_decision,
+    rate_limiter,
+)
 from flask_multilimit.declare.advice import Holder, holding
 from flask_multilimit.engine import Decision, MemoryStorage, StorageError, hits_for
 from flask_multilimit.engine.slots import KEEPER
 from flask_multilimit.engine.storage import Lost, Slot
 from support.calls import calls_during
-from support.doubles import with_wraps
+from support.doubles import OwnStorage, with_wraps
 from support.interrupts import interrupted
 from support.pages import own_storage
 from support.servers import Server
@@ -727,6 +734,26 @@ def test_concurrent_rule_on_a_storage_without_slots_is_an_error_at_the_first_req
     app.add_url_rule("/report", "report", two_at_once(lambda: "ok"))
 
     with pytest.raises(ConfigurationError, match='limiter on "report": a SqliteStorage keeps no slots'):
+        app.test_client().get("/")
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"unmatched_limits": rate_limiter(rules=Concurrent(2))},
+        {"application_limits": rate_limiter(rules=lambda: "9/minute", fallback=Concurrent(2))},
+    ],
+    ids=["unmatched", "fallback"],
+)
+def test_limit_without_a_view_or_of_a_fallback_is_an_error_at_the_first_request_if_the_storage_keeps_no_slots(
+    limits: dict[str, Any],
+) -> None:
+    app = Flask(__name__)
+    app.testing = True
+    MultiLimit(app, storage=OwnStorage(), **limits)
+    app.add_url_rule("/", "index", lambda: "ok")
+
+    with pytest.raises(ConfigurationError, match="a OwnStorage keeps no slots"):
         app.test_client().get("/")
 
 
