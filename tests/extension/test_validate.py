@@ -1,7 +1,9 @@
 """`validate` finds mistakes before the app serves, among them names that no endpoint has."""
 
 import logging
+import sys
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -235,10 +237,23 @@ def test_development_server_starts_without_mistakes(app: Flask, make: Make, monk
     assert [port for _, port, *_ in served] == [5001]
 
 
-def test_setting_of_flask_limiter_without_the_bridge_is_a_warning(app: Flask, make: Make) -> None:
+def test_setting_of_flask_limiter_without_the_bridge_is_a_warning(
+    app: Flask, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "flask_limiter", raising=False)
     app.config["RATELIMIT_STORAGE_URI"] = "redis://localhost"
     with pytest.warns(ConfigurationWarning, match="RATELIMIT_STORAGE_URI is a setting of Flask-Limiter, which"):
         make().validate(app)
+
+
+@pytest.mark.filterwarnings("error")
+def test_setting_of_flask_limiter_that_another_extension_brings_along_gives_no_warning(
+    app: Flask, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Flask-AppBuilder imports it, and switches it off by default."""
+    monkeypatch.setitem(sys.modules, "flask_limiter", ModuleType("flask_limiter"))
+    app.config["RATELIMIT_ENABLED"] = False
+    make().validate(app)
 
 
 @pytest.mark.filterwarnings("error")
