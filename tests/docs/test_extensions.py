@@ -206,6 +206,10 @@ def test_served_api_document_is_valid_and_describes_refusals(run: Run, example: 
     said = responses["429"].get("content", {}).get(refused.mimetype, responses["429"])["schema"]
     assert refused.status_code == 429
     Draft202012Validator({**document, **said}).validate(json.loads(refused.text))
+    with app.app_context():
+        app.extensions["multilimit"].control.override("*item", rule="ip-60s", rules="70/minute", lasting=True)
+    changed = json.loads(ask(app, path).text)["paths"] != document["paths"]
+    assert changed is (example != "apiflask"), "a change at run time"
 
 
 def test_api_document_of_apiflask_does_not_fail_with_the_dashboard(run: Run) -> None:
