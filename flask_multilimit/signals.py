@@ -74,7 +74,7 @@ subject_banned: NamedSignal = _signals.signal("subject-banned")
 """
 
 limit_event: NamedSignal = _signals.signal("limit-event")
-"""Sent once for every outcome: also for a 503 or an exception because storage gave no answer, and for a refund.
+"""Sent once for every outcome: also for a 503 or an exception because storage gave no answer, a refund or a settlement.
 
 :param event: the :class:`Event`; ``event.outcome`` and ``event.decided_by`` say what happened.
 """
