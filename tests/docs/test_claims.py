@@ -414,7 +414,7 @@ class TestServices:
                 namespace["send_mail"]("ann")
 
     def test_limited_method_raises_when_refused(self, run: Run) -> None:
-        namespace = run(self.PAGE, "method")
+        namespace = run(self.PAGE, "scope")
         with namespace["app"].app_context():
             namespace["Exporter"]().export()
             with pytest.raises(flask_multilimit.RateLimitExceeded):
