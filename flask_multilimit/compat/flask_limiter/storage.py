@@ -13,7 +13,7 @@ from urllib.parse import unquote
 from flask_multilimit import ConfigurationError, Rule
 from flask_multilimit.engine import Hit, Hits, Limiter, RuleStatus, Storage, StorageError, hits_for
 
-from .items import GRANULARITIES, RateLimitItem
+from .items import GRANULARITIES, MOST_STRIKES, RateLimitItem
 
 ALGORITHMS = {
     "fixed-window": "fixed_window",
@@ -205,6 +205,8 @@ class StorageOfApp:
         item, identifiers = _parse_quota_key(key)
         if item is None:
             self._limiter.reset([*self._hits_of(key), *self._expiry_hits(key)])
+        elif item.amount > MOST_STRIKES:  # no meta limit has this key
+            self._limiter.reset(self._hits_of(key))
         else:
             meta = hit_for(replace(item, is_meta=True), identifiers, 1, self._terms)
             self._limiter.reset(Hits([*self._hits_of(key), meta], scope=self.endpoint))

@@ -1080,15 +1080,15 @@ def counters_of_the_app(lib: Library) -> str:
 
 
 def quotas_by_the_key_of_a_limit(lib: Library) -> str:
-    s, seen = lib.shop(key_prefix="p", key_func=by_client, default_limits=["2/minute"]), []
+    s, seen = lib.shop(key_prefix="p", key_func=by_client, default_limits=["2/minute", "5000/day"]), []
     s.view("/")
 
     @s.app.after_request
     def note(response: Response) -> Response:
-        limit = s.limiter.current_limit
-        seen.append(f"{s.limiter.storage.get(limit.key)} of {limit.limit.amount}")
-        if "clear" in request.args:
-            s.limiter.limiter.storage.clear(limit.key)
+        for limit in s.limiter.current_limits:
+            seen.append(f"{s.limiter.storage.get(limit.key)} of {limit.limit.amount}")
+            if "clear" in request.args:
+                s.limiter.limiter.storage.clear(limit.key)
         return response
 
     return s.codes("/@eve*2 /?clear*2 /") + f" {seen}"
