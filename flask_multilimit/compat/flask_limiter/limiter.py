@@ -99,26 +99,12 @@ class Limiter:
     def limit(
         self, limit_value: LimitText, *, scope: Scope | None = None, **options: Unpack[LimitOptions]
     ) -> RouteLimit:
-        """A limit for a view, any function, a blueprint, or the body of a ``with`` statement.
-
-        :param limit_value: text such as ``"10/minute; 100/day"``, or a callable that returns it for this request.
-        :param scope: a name that is added to the endpoint, or a callable that returns one.
-        :param key_func: returns who is limited; default: that of the Limiter.
-        :param per_method: count each request method by itself.
-        :param methods: the request methods it applies to; default all.
-        :param error_message: the message to a refused client.
-        :param exempt_when: if it returns true, the limit does not apply.
-        :param override_defaults: whether it replaces the default limits and those of the blueprint; default true.
-        :param deduct_when: called with the response; returns whether the request counts.
-        :param on_breach: called with the :class:`RequestLimit` that refuses; a response that it returns is sent.
-        :param cost: units that a request takes.
-        :param meta_limits: how often it may refuse before it refuses every request of the client for a time.
-        """
+        """A limit for a view, any function, a blueprint, or the body of a ``with`` statement: text, or a callable that
+        returns it for this request. The parameters are those of ``flask_limiter.Limiter.limit``."""
         return self._limit(limit_value, scope, False, options)
 
     def shared_limit(self, limit_value: LimitText, scope: Scope, **options: Unpack[LimitOptions]) -> RouteLimit:
-        """A limit with one quota, named ``scope``, for everything that it is put on. Parameters as for
-        :meth:`limit`."""
+        """A limit with one quota, named ``scope``, for everything that it is put on."""
         return self._limit(limit_value, scope, True, options)
 
     def _limit(self, limit_value: LimitText, scope: Scope | None, shared: bool, options: LimitOptions) -> RouteLimit:
