@@ -36,14 +36,22 @@ LONGEST_REMEMBERED = 256
 class InForce:
     """What a Limiter knows about one app."""
 
-    def __init__(self, app: Flask, limiter: Any, settings: Settings, multilimit: MultiLimit) -> None:
+    def __init__(self, app: Flask, limiter: Any, options: Options) -> None:
+        """Put ``limiter`` into force in ``app``. Raises :class:`ConfigurationError` for settings that make no sense."""
+        settings = self.settings = Settings(app.config, options)
+        for each in settings.limits:
+            each.bind(limiter)
         self.app = app
         self.limiter = limiter
-        self.settings = settings
         self.registry: Registry = limiter.registry
         self._logger = SafeLogger(limiter.logger)
-        self._multilimit = multilimit
-        self.terms: Terms = Terms(settings.algorithm, _prefix_of(app, settings), settings.on_storage_error)
+        self._multilimit = _multilimit_of(app, settings)
+        prefix = app.config.get("MULTILIMIT_KEY_PREFIX") or DEFAULT_PREFIX
+        known = app.extensions.setdefault(EXTENSION, {})
+        own = f"{prefix[:LONGEST_PREFIX]}{len(known)}:" if known and settings.is_in_memory else None
+        self.own_prefix: str | None = own
+        """The prefix of its keys, if it is not that of the app: in Flask-Limiter, each has its own memory."""
+        self.terms: Terms = Terms(settings.algorithm, own or prefix, settings.on_storage_error)
         self._memory = Engine() if settings.in_memory_fallback else None
         self._name_of_progress = f"multilimit_flask_limiter_{id(self)}"
         self.places: Places = Places(app, self.registry, settings)
@@ -51,16 +59,7 @@ class InForce:
         self._remembered_question = lru_cache(maxsize=QUESTIONS_REMEMBERED, typed=True)(Question.of)
         self.started: bool = False
         """Whether it has checked a request."""
-
-    @classmethod
-    def make(cls, app: Flask, limiter: Any, options: Options) -> InForce:
-        """Put ``limiter`` into force in ``app``. Raises :class:`ConfigurationError` for settings that make no sense."""
-        settings = Settings(app.config, options)
-        for each in settings.limits:
-            each.bind(limiter)
-        state = cls(app, limiter, settings, _multilimit_of(app, settings))
-        app.extensions.setdefault(EXTENSION, {})[limiter] = state
-        return state
+        known[limiter] = self
 
     @classmethod
     def of(cls, app: Flask, limiter: Any) -> InForce | None:
@@ -71,11 +70,6 @@ class InForce:
     def all_of(cls, app: Flask) -> list[InForce]:
         """What each Limiter of ``app`` has in force, in the order in which the app got them."""
         return list(app.extensions.get(EXTENSION, {}).values())
-
-    @property
-    def own_prefix(self) -> str | None:
-        """The prefix of its keys, if it is not that of the app."""
-        return None if self.terms.prefix == _prefix_of_app(self.app) else self.terms.prefix
 
     # By hand
 
@@ -91,7 +85,7 @@ class InForce:
         return StorageOfApp(self.engine, self.terms, self.reset, endpoint)
 
     def strategy_at(self, endpoint: str | None) -> Strategy:
-        return Strategy(self.engine, self.terms, self.storage_at(endpoint))
+        return Strategy(self.storage_at(endpoint))
 
     def identifiers(self, key: str, scope: str) -> tuple[str, ...]:
         """The identifiers of a client with ``key``, for checking a limit by hand."""
@@ -106,13 +100,10 @@ class InForce:
 
     def progress(self, request: Request) -> Progress:
         """The progress of a request. It is kept in the request object, because an environment may run twice."""
-        known = self.progress_if_any(request)
+        known: Progress | None = request.__dict__.get(self._name_of_progress)
         if known is None:
             known = request.__dict__[self._name_of_progress] = Progress(self.limiter)
         return known
-
-    def progress_if_any(self, request: Request) -> Progress | None:
-        return request.__dict__.get(self._name_of_progress)
 
     def check(self, request: Request, place: Place) -> None:
         """Check the limits at ``place``. Raises :exc:`RateLimitExceeded`."""
@@ -262,7 +253,7 @@ class InForce:
             response.headers[:] = [field for field in response.headers if field not in added]
             if "Retry-After" not in response.headers:
                 response.headers.extend(replaced)
-        progress = self.progress_if_any(request)
+        progress: Progress | None = request.__dict__.get(self._name_of_progress)
         if progress is None:
             return
         for answer in progress.conditional:
@@ -321,17 +312,6 @@ def _retry_at(given: str, now: float) -> int:
     if date is not None:
         return int(date.timestamp())
     return int(now + int(given)) if given.isdecimal() and len(given) < 12 else 0
-
-
-def _prefix_of(app: Flask, settings: Settings) -> str:
-    """The prefix of keys, which differs for each Limiter in memory: in Flask-Limiter, each has its own memory."""
-    prefix = _prefix_of_app(app)
-    others = len(app.extensions.get(EXTENSION, ()))
-    return f"{prefix[:LONGEST_PREFIX]}{others}:" if others and settings.is_in_memory else prefix
-
-
-def _prefix_of_app(app: Flask) -> str:
-    return app.config.get("MULTILIMIT_KEY_PREFIX") or DEFAULT_PREFIX
 
 
 def _multilimit_of(app: Flask, settings: Settings) -> MultiLimit:

@@ -86,7 +86,7 @@ class Limiter:
         limiters: set[Limiter] = app.extensions.setdefault(EXTENSION, set())
         if not self.enabled or self in limiters:
             return
-        state = self._latest = InForce.make(app, self, self._options)
+        state = self._latest = InForce(app, self, self._options)
         if self._auto_check:
             app.before_request(functools.partial(self._before_request, state))
         app.after_request(functools.partial(self._after_request, state))

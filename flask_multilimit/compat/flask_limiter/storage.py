@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -22,19 +22,9 @@ ALGORITHMS = {
 }
 """Algorithms by the name of the strategy."""
 
-_OUR_SCHEMES = {
-    **{scheme: scheme for scheme in ("redis", "rediss", "valkey", "valkeys", "unix", "local")},
-    **{f"{server}+unix": "unix" for server in ("redis", "valkey")},
-    **{
-        f"{server}{tls}+{kind}": f"redis{tls}+{kind}"
-        for server in ("redis", "valkey")
-        for tls in ("", "s")
-        for kind in ("sentinel", "cluster")
-    },
-}
-"""Our names of their schemes."""
 _SINGLE_SERVER = ("redis", "rediss", "valkey", "valkeys")
 """Schemes whose host is localhost if the URI names none, as in redis-py."""
+_OTHERS = ("unix", "local", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster")
 _IGNORED_OPTIONS = ("key_prefix", "wrap_exceptions", "use_replicas")
 """Flask-Limiter's options about keys, errors and replicas, which have no meaning here."""
 
@@ -45,8 +35,9 @@ def storage_from(uri: str, options: Mapping[str, Any]) -> Any:
     scheme, _, rest = uri.partition("://")
     if scheme == "memory":
         return "memory://"
-    ours = _OUR_SCHEMES.get(scheme)
-    if ours is None:
+    ours = scheme.replace("valkey", "redis") if "+" in scheme else scheme
+    ours = "unix" if ours == "redis+unix" else ours
+    if ours not in (*_SINGLE_SERVER, *_OTHERS):
         raise ConfigurationError(
             f'storage {scheme}://: use "redis://host:6379" or "valkey://host:6379", or on one machine "local://" '
             "(pip install 'flask-multilimit[local]'); others cannot check several limits in one step"
@@ -120,33 +111,32 @@ class Strategy:
     ``RequestLimit``, or the same texts, it is the quota of that limit.
     """
 
-    def __init__(self, limiter: Limiter, terms: Terms, storage: StorageOfApp) -> None:
-        self._limiter = limiter
-        self._terms = terms
+    def __init__(self, storage: StorageOfApp) -> None:
         self.storage = storage
 
     def hit(self, item: Any, *identifiers: Any, cost: int = 1) -> bool:
         """Take ``cost`` units if so many are left. Return whether they were."""
-        return self._limiter.check(self._hits(item, identifiers, cost)).allowed
+        return self.storage._limiter.check(self._hits(item, identifiers, cost)).allowed
 
     def test(self, item: Any, *identifiers: Any, cost: int = 1) -> bool:
         """Whether ``cost`` units are left."""
-        return self._limiter.peek(self._hits(item, identifiers, cost)).allowed
+        return self.storage._limiter.peek(self._hits(item, identifiers, cost)).allowed
 
     def get_window_stats(self, item: Any, *identifiers: Any) -> WindowStats:
         """When the quota is reset, and what is left of it."""
         if not item.amount:
             return WindowStats(time.time() + item.get_expiry(), 0)
-        statuses = self._limiter.peek(self._hits(item, identifiers, 1)).statuses  # several if an override says so
+        hits = self._hits(item, identifiers, 1)
+        statuses = self.storage._limiter.peek(hits).statuses  # several if an override says so
         seconds = max(each.retry_after or each.reset_after for each in statuses)
         return WindowStats(time.time() + seconds, min(each.remaining for each in statuses))
 
     def clear(self, item: Any, *identifiers: Any) -> None:
         """Reset the quota."""
-        self._limiter.reset(self._hits(item, identifiers, 1))
+        self.storage._limiter.reset(self._hits(item, identifiers, 1))
 
     def _hits(self, item: Any, identifiers: tuple[Any, ...], cost: int) -> Hits:
-        hit = hit_for(RateLimitItem.of(item), tuple(map(str, identifiers)), cost, self._terms)
+        hit = hit_for(RateLimitItem.of(item), tuple(map(str, identifiers)), cost, self.storage._terms)
         return Hits([hit], scope=self.storage.endpoint)
 
 
@@ -158,16 +148,16 @@ _KEY = re.compile(
 )
 
 
+@dataclass(frozen=True, slots=True)
 class StorageOfApp:
     """The value of ``Limiter.storage``: counts by keys of the app's own, and knows those of ``RequestLimit.key``."""
 
-    def __init__(self, limiter: Limiter, terms: Terms, reset: Callable[[], None], endpoint: str | None = None) -> None:
-        self._limiter = limiter
-        self._terms = terms
-        self.endpoint = endpoint
-        """Where limits are checked: its overrides apply to them."""
-        self.reset = reset
-        """Resets all quotas of the app."""
+    _limiter: Limiter
+    _terms: Terms
+    reset: Callable[[], None]
+    """Resets all quotas of the app."""
+    endpoint: str | None
+    """Where limits are checked: its overrides apply to them."""
 
     @property
     def storage(self) -> Storage:
