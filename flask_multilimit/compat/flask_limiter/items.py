@@ -39,7 +39,7 @@ class RateLimitItem:
 
     amount: int
     multiples: int
-    granularity: Granularity
+    GRANULARITY: Granularity
     namespace: str = "LIMITER"
     is_meta: bool = field(default=False, compare=False)
     """Whether it is that of a meta limit, which counts refusals."""
@@ -53,63 +53,52 @@ class RateLimitItem:
             return item.declared or item
         return cls(item.amount, item.multiples or 1, Granularity(*item.GRANULARITY))
 
-    @property
-    def GRANULARITY(self) -> Granularity:  # noqa: N802 - its name there
-        return self.granularity
-
     def get_expiry(self) -> int:
         """The window in seconds."""
-        return self.granularity.seconds * self.multiples
+        return self.GRANULARITY.seconds * self.multiples
 
     def key_for(self, *identifiers: object) -> str:
         """The key of this limit for ``identifiers`` in Flask-Limiter, which :meth:`StorageOfApp.clear` understands.
         Keys in storage differ."""
         parts = [part.decode() if isinstance(part, bytes) else str(part) for part in identifiers]
-        return "/".join([self.namespace, *parts, str(self.amount), str(self.multiples), self.granularity.name])
+        return "/".join([self.namespace, *parts, str(self.amount), str(self.multiples), self.GRANULARITY.name])
 
     def __str__(self) -> str:
-        return f"{self.amount} per {self.multiples} {self.granularity.name}"
+        return f"{self.amount} per {self.multiples} {self.GRANULARITY.name}"
 
     __repr__ = __str__
 
     def __lt__(self, other: RateLimitItem) -> bool:
         """Compare by the unit alone: 1 per 100 seconds comes before 1 per minute."""
-        return self.granularity.seconds < other.granularity.seconds
+        return self.GRANULARITY.seconds < other.GRANULARITY.seconds
 
     @property
     def type_name(self) -> str:
         """Its type in keys. As in Flask-Limiter, limits of one scope, key and text share a quota."""
         return f"meta-{self.amount}" if self.is_meta else f"limit-{self.amount}"
 
+    @lru_cache(maxsize=1024)  # noqa: B019 - so many of all items
     def rule(self, algorithm: str) -> Rule:
         """The same limit as a :class:`Rule`.
 
         Raises :class:`ConfigurationError` for a limit that no rule can have, such as a window of more than 400 days.
         """
-        many = str(self.multiples) if self.multiples > 1 else ""
-        return _rule(self.get_expiry(), self.amount, algorithm, f"{self.amount}/{many}{self.granularity.name}")
+        time, many = self.get_expiry(), self.multiples if self.multiples > 1 else ""
+        name = f"{self.amount}/{many}{self.GRANULARITY.name}"
+        if not self.amount:
+            return Rule.refusing(time, algorithm=algorithm, name=name)
+        return Rule(time=time, count=self.amount, algorithm=algorithm, name=name)
 
+    @lru_cache(maxsize=1024)  # noqa: B019 - as above
     def ban(self, cost: int) -> Ban | None:
         """The ban that it is as a meta limit with this ``cost``; ``None`` if it lets nothing pass.
 
         Raises :class:`ConfigurationError` for more than 1000 refusals.
         """
-        strikes = self.amount - cost + 1
+        seconds, strikes = self.get_expiry(), self.amount - cost + 1
         if strikes > MOST_STRIKES:
             raise ConfigurationError(f"meta limit {self}: it counts at most {MOST_STRIKES} refusals; give less")
-        return _ban(strikes, self.get_expiry()) if strikes > 0 else None
-
-
-@lru_cache(maxsize=1024)
-def _rule(time: int, count: int, algorithm: str, name: str) -> Rule:
-    if not count:
-        return Rule.refusing(time, algorithm=algorithm, name=name)
-    return Rule(time=time, count=count, algorithm=algorithm, name=name)
-
-
-@lru_cache(maxsize=1024)
-def _ban(strikes: int, seconds: int) -> Ban:
-    return Ban(after=strikes, within=seconds, time=seconds, factor=1, most=seconds)
+        return Ban(after=strikes, within=seconds, time=seconds, factor=1, most=seconds) if strikes > 0 else None
 
 
 def parse_many(text: str, *, is_meta: bool = False) -> tuple[RateLimitItem, ...]:
@@ -127,9 +116,7 @@ def _item(match: re.Match[str] | None, text: str, is_meta: bool) -> RateLimitIte
         raise ConfigurationError(
             f'limit {text!r:.80}: write it as "10/minute", "10 per 2 hours" or "1/second; 100/day"'
         )
-    unit = match["unit"].lower()
-    if unit not in GRANULARITIES:
-        unit = unit.removesuffix("s")
+    unit = match["unit"].lower().removesuffix("s")
     if unit not in GRANULARITIES:
         known = ", ".join(GRANULARITIES)
         raise ConfigurationError(f"limit {text!r:.80}: unknown unit {match['unit']!r}, use one of {known}")

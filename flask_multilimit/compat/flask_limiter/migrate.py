@@ -204,7 +204,7 @@ class Writer:
         if any(not item.amount for item in items):
             notes.append("a limit of 0 refuses everything")
             return "lambda: 0"
-        if all(item.granularity.name != "year" for item in items):
+        if all(item.GRANULARITY.name != "year" for item in items):
             return json.dumps("; ".join(_as_text(item) for item in items))
         notes.append("a year was 360 days; in the text of a rule it is 365")
         return f"[{', '.join(f'Rule({item.get_expiry()}, {item.amount})' for item in items)}]"
@@ -274,7 +274,7 @@ def _windows(limit: Limit) -> set[tuple[object, ...]]:
 
 
 def _as_text(item: RateLimitItem) -> str:
-    unit = item.granularity.name
+    unit = item.GRANULARITY.name
     return f"{item.amount}/{unit}" if item.multiples == 1 else f"{item.amount} per {item.multiples} {unit}s"
 
 

@@ -418,7 +418,7 @@ def test_overridden_limit_charges_only_responses_that_deduct_when_accepts(
 
 def test_refusal_by_a_rule_that_an_override_put_in_place_of_a_limit_names_that_limit(app: Flask) -> None:
     limiter, breached = Limiter(get_remote_address, app=app), list[str]()
-    told = limiter.limit("2/minute; 9/hour", on_breach=lambda limit: breached.append(limit.limit.granularity.name))
+    told = limiter.limit("2/minute; 9/hour", on_breach=lambda limit: breached.append(limit.limit.GRANULARITY.name))
     app.get("/", endpoint="index")(told(named("v32")))
     control_of(app).override("index", limiter="limit-9", rules="1/day", lasting=True, force=True)
 
