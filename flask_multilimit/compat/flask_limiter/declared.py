@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, ClassVar, TypedDict, TypeVar, overload
 
 from flask import Blueprint, Response, request
@@ -116,7 +115,6 @@ class Limit:
     is_meta: ClassVar[bool] = False
     override_defaults: bool | None = field(default=False, init=False)
     limiter: Any = field(init=False, repr=False, compare=False)
-    finalized: bool = field(default=True, compare=False)
     _known: dict[str, tuple[RuntimeLimit, ...]] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -163,9 +161,7 @@ class Limit:
     def limits(self) -> tuple[RuntimeLimit, ...]:
         """The limits that apply now. Raises what a callable of the app raises, and :class:`ConfigurationError` for text
         that is no limit."""
-        return self._limits_in(self.limit_provider() if callable(self.limit_provider) else self.limit_provider)
-
-    def _limits_in(self, text: str) -> tuple[RuntimeLimit, ...]:
+        text = self.limit_provider() if callable(self.limit_provider) else self.limit_provider
         if not text:
             return ()
         found = self._known.get(text)
@@ -207,9 +203,7 @@ class RouteLimit(Limit):
         caller = sys._getframe(1)
         self.limiter.enter(self, f"{caller.f_code.co_filename}:{caller.f_code.co_name}:{caller.f_lineno}")
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Do nothing: charges stay, whatever the body raises."""
 
 

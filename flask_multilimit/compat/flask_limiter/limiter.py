@@ -18,11 +18,11 @@ from flask_multilimit.engine.text import SafeLogger
 from .checks import Progress, RequestLimit
 from .commands import add_commands
 from .constants import ConfigVars, ExemptionScope
-from .declared import KeyFunction, Limit, LimitOptions, LimitText, RouteLimit, Scope, check
+from .declared import KeyFunction, LimitOptions, LimitText, RouteLimit, Scope
 from .differences import warn
 from .in_force import InForce
 from .places import Registry
-from .settings import LISTS, Options, check_options
+from .settings import Options, check_options
 from .storage import StorageOfApp, Strategy
 from .util import get_qualified_name
 
@@ -59,7 +59,6 @@ class Limiter:
     ) -> None:
         check_options(options)
         self.key_func: KeyFunction | None = None if key_func is True else key_func  # each limit may have its own
-        check("key_func", self.key_func, callable, "a callable that returns the key of the client")
         self.app = app
         self.enabled: bool = enabled
         """``False`` lets everything pass; may be changed at any time."""
@@ -71,10 +70,6 @@ class Limiter:
         self._auto_check = auto_check
         self._latest: InForce | None = None
         self._options = options
-        for name in LISTS:  # Limit objects get their Limiter now, before it is in an app
-            if options.get(name) is not None:
-                given = [each.bind(self) if isinstance(each, Limit) else each for each in options[name]]  # type: ignore[literal-required]
-                self._options[name] = given  # type: ignore[literal-required]
         if app:  # false for a proxy that has no app yet, as in `Limiter(app=current_app)` in a module
             self.init_app(app)
 

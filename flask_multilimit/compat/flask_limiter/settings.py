@@ -56,11 +56,13 @@ LISTS = ("default_limits", "application_limits", "meta_limits", "in_memory_fallb
 
 def check_options(given: Options) -> None:
     """Raises :class:`ConfigurationError` for an argument of the wrong kind, and ``TypeError`` for an unknown one."""
+    value: Any
     for name, value in given.items():
         if name not in Options.__annotations__:
             raise TypeError(f"Limiter.__init__() got an unexpected keyword argument {name!r}")
         if name in LISTS:
             check(name, value, is_list, "a list")
+            given[name] = [*(value or ())]  # type: ignore[literal-required]  # an iterator serves only one app
         if name in {"storage_uri", "strategy"}:
             check(name, value, is_text, "text")
         if name in {"header_name_mapping", "storage_options"}:
