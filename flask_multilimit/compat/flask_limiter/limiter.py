@@ -21,7 +21,7 @@ from .constants import ConfigVars, ExemptionScope
 from .declared import KeyFunction, LimitOptions, LimitText, RouteLimit, Scope
 from .differences import warn
 from .in_force import InForce
-from .places import Registry
+from .places import MARK, Registry
 from .settings import Options, check_options
 from .storage import StorageOfApp, Strategy
 from .util import get_qualified_name
@@ -33,8 +33,6 @@ LOGGER = "flask-limiter"
 EVERYTHING = ExemptionScope.APPLICATION | ExemptionScope.DEFAULT | ExemptionScope.META
 EXTENSION = "limiter"
 """The key of the Limiters of an app in ``app.extensions``."""
-_MARK = "__multilimit_flask_limiter__"
-"""The attribute of our wrapper around a function that has the Limiters whose limits it checks."""
 
 _current_app: Callable[[], Flask] = current_app._get_current_object  # type: ignore[attr-defined]
 _current_request: Callable[[], Request] = request._get_current_object  # type: ignore[attr-defined]
@@ -65,7 +63,7 @@ class Limiter:
         self.initialized: bool = False
         """Whether it is in force in an app."""
         self.logger: logging.Logger = logging.getLogger(LOGGER)
-        self.registry: Registry = Registry(self._is_decorated)
+        self.registry: Registry = Registry()
         self.filters: list[Callable[[], bool]] = []
         self._auto_check = auto_check
         self._latest: InForce | None = None
@@ -133,7 +131,7 @@ class Limiter:
             return None
         name = get_qualified_name(target)
         self.registry.decorate(name, limit, target)
-        if self in getattr(target, _MARK, ()):
+        if self.registry in getattr(target, MARK, ()):
             return target  # its wrapper already checks all limits of this name
 
         is_async = inspect.iscoroutinefunction(target)
@@ -143,7 +141,7 @@ class Limiter:
             self._check_at(name)
             return current_app.ensure_sync(target)(*args, **kwargs) if is_async else target(*args, **kwargs)
 
-        setattr(limited, _MARK, (*getattr(target, _MARK, ()), self))
+        setattr(limited, MARK, (*getattr(target, MARK, ()), self.registry))
         return limited
 
     def enter(self, limit: RouteLimit, location: str) -> None:
@@ -175,17 +173,17 @@ class Limiter:
     @property
     def limiter(self) -> Strategy:
         """Checks limits by hand: in a request, after the overrides of its endpoint."""
-        return self._current_or_latest_state().strategy_at(self._endpoint())
+        return self._current_or_latest_state().strategy_at(self.identify_request() or None)
 
     @property
     def storage(self) -> StorageOfApp:
         """The storage that keeps the quotas."""
-        return self._current_or_latest_state().storage_at(self._endpoint())
+        return self._current_or_latest_state().storage_at(self.identify_request() or None)
 
     def identify_request(self) -> str:
         """The scope of the limits of this request: by default the endpoint."""
-        state = InForce.of(_current_app(), self)
-        return state.places.endpoint() if state is not None and self.enabled else ""
+        state = InForce.of(_current_app(), self) if has_request_context() else None
+        return state.places.endpoint(_current_request()) if state is not None and self.enabled else ""
 
     def check(self) -> None:
         """Check all limits of this request here and now. Raises :exc:`RateLimitExceeded`."""
@@ -219,19 +217,6 @@ class Limiter:
     def _after_request(self, state: InForce, response: Response) -> Response:
         state.finish(_current_request(), response)
         return response
-
-    def _is_decorated(self, function: Any) -> bool:
-        """Whether a call of ``function`` reaches our checks, also below decorators that keep ``__wrapped__``."""
-        while function is not None:
-            if self in getattr(function, _MARK, ()):
-                return True
-            function = getattr(function, "__wrapped__", None)
-        return False
-
-    def _endpoint(self) -> str | None:
-        """The scope of the limits of this request; ``None`` if there is none."""
-        state = InForce.of(_current_app(), self) if has_request_context() else None
-        return None if state is None else state.places.endpoint()
 
     def _current_or_latest_state(self) -> InForce:
         """The state in the current app; outside of an app context, in the app that was initialised last."""

@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import inspect
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
-from flask import Blueprint, Flask, Request, request
+from flask import Blueprint, Flask, Request
 
 from .constants import ExemptionScope
 from .declared import KeyFunction, Limit, MetaLimit, RuntimeLimit
@@ -20,14 +21,14 @@ from .util import get_qualified_name
 KEEPING_OWN = ExemptionScope.APPLICATION | ExemptionScope.DEFAULT
 """A blueprint that is exempt only from these keeps its own limits."""
 MOST_REMEMBERED = 4096
+MARK = "__multilimit_flask_limiter__"
+"""The attribute of our wrapper around a function that has the registries whose limits it checks."""
 
 
 class Registry:
     """The declarations of one Limiter, for all apps that it serves."""
 
-    def __init__(self, is_decorated: Callable[[Any], bool]) -> None:
-        self.is_decorated = is_decorated
-        """Whether a function checks limits when it is called."""
+    def __init__(self) -> None:
         self.version: int = 0
         """Increases with every declaration: places made before may be outdated."""
         self.decorated: dict[str, dict[Limit, None]] = {}
@@ -66,6 +67,14 @@ class Registry:
         if known is None or name not in known:
             self.hints.setdefault(endpoint, {})[name] = None
             self.version += 1
+
+    def is_checked_in(self, function: Any) -> bool:
+        """Whether a call of ``function`` reaches our checks, also below decorators that keep ``__wrapped__``."""
+
+        def is_marked(each: Any) -> bool:
+            return self in getattr(each, MARK, ())
+
+        return is_marked(inspect.unwrap(function, stop=is_marked))
 
     def limits_of(self, name: str) -> tuple[Limit, ...]:
         """The limits of a decorated function: none if it is exempt from anything."""
@@ -198,16 +207,14 @@ class Places:
         self._settings = settings
         self._known: dict[tuple[str, str | None, str, str | None], Place] = {}
 
-    def endpoint(self) -> str:
+    def endpoint(self, request: Request) -> str:
         """The name of the endpoint of the current request."""
         identify = self._settings.request_identifier
         return (request.endpoint or "") if identify is None else identify()
 
     def of(self, request: Request, name: str | None = None) -> Place:
         """The place where the decorated function ``name`` is called; without a name, that before the view."""
-        route, identify = request.url_rule, self._settings.request_identifier
-        endpoint = None if route is None else route.endpoint
-        where = (endpoint or "" if identify is None else identify(), endpoint, request.method, name)
+        where = (self.endpoint(request), request.endpoint, request.method, name)
         known = self._known.get(where)
         if known is None or known.version != self._registry.version:
             at = Destination(where[0], request.blueprint, request.method)
@@ -221,7 +228,7 @@ class Places:
 
     def of_with(self, request: Request, location: str, limit: Limit) -> Place:
         """The place of a ``with`` statement, whose limit may differ each time."""
-        at = Destination(self.endpoint(), request.blueprint, request.method)
+        at = Destination(self.endpoint(request), request.blueprint, request.method)
         self._registry.decorated[location] = {limit: None}
         self._registry.learn(at.endpoint, location)
         return self.at_function(at, location, own=(limit,))
@@ -234,7 +241,7 @@ class Places:
         was registered), they are checked here, too.
         """
         exempt, view = self.exemption(at), self._app.view_functions.get(at.endpoint)
-        view_checks = self._registry.is_decorated(view)
+        view_checks = self._registry.is_checked_in(view)
         bypassed = not view_checks and self._registry.is_target(view)
         deferred = view_checks or at.endpoint in self._registry.hints
         return self._place(
@@ -273,14 +280,13 @@ class Places:
     def exemption(self, at: Destination) -> ExemptionScope:
         """The exemptions of the view, of its blueprint, and of the blueprints above that exempt their descendants."""
         scope = self._registry.exempt_names.get(view_name(self._app, at.endpoint), ExemptionScope.NONE)
-        if at.blueprint is None or at.blueprint not in self._app.blueprints:
+        blueprint = self._app.blueprints.get(at.blueprint or "")
+        if blueprint is None:
             return scope
-        blueprint = self._app.blueprints[at.blueprint]
-        own = self._registry.exempt_blueprints.get(blueprint.name, ExemptionScope.NONE)
-        scope |= own & ~ExemptionScope.ANCESTORS
+        scope |= self._registry.exempt_blueprints.get(blueprint.name, ExemptionScope.NONE)
         if any(each.__module__.startswith("flask_multilimit.") for each in type(blueprint).__mro__):
             scope |= KEEPING_OWN  # the dashboard or the page for customers; to import them here takes too long
-        for flags in self._exempting_ancestors(at.blueprint).values():
+        for flags in self._exempting_ancestors(at.blueprint or "").values():
             scope |= flags
         return scope
 
