@@ -20,7 +20,7 @@ from .declared import Limit, RuntimeLimit, name_of
 from .in_force import MULTILIMIT, InForce
 from .migrate import report
 from .places import Destination, Place, view_name
-from .settings import setting_of
+from .settings import Options, setting_of
 from .util import get_qualified_name
 
 _current_app: Callable[[], Flask] = current_app._get_current_object  # type: ignore[attr-defined]
@@ -56,7 +56,7 @@ def _states() -> list[InForce]:
     """What the Limiters of the app have in force."""
     states = InForce.all_of(_current_app())
     if not states:
-        _print([f"No Flask-Limiter extension installed on {_current_app()}"])
+        raise click.ClickException(visible(f"No Flask-Limiter extension installed on {_current_app()}"))
     return states
 
 
@@ -64,10 +64,7 @@ def _states() -> list[InForce]:
 @with_appcontext
 def migrate() -> None:
     """Print, for each limit of the app's Limiters, a declaration that replaces it."""
-    states = InForce.all_of(_current_app())
-    if not states:
-        raise click.ClickException("this app has no Limiter of flask_multilimit.compat.flask_limiter")
-    _print(report(states))
+    _print(report(_states()))
 
 
 @cli.command()
@@ -80,17 +77,13 @@ def config() -> None:
             ConfigVars.STORAGE_URI: type(state.storage_at(None).storage).__name__,
             "Status": "OK" if state.storage_at(None).check() else "Error",
         }
-        rows |= {setting_of(name): getattr(state.settings, name) for name in _SHOWN}
+        rows |= {setting_of(name): value for name, value in vars(state.settings).items() if name in _SHOWN}
         rows |= {f"RATELIMIT_HEADER_{each.name}": name for each, name in state.settings.header_names.items()}
         longest = max(map(len, rows))
         _print(f"{name:<{longest}}  {_shown(value)}" for name, value in rows.items())
 
 
-_SHOWN = (
-    *("key_prefix", "strategy", "application_limits", "default_limits", "meta_limits", "in_memory_fallback"),
-    *("in_memory_fallback_enabled", "swallow_errors", "fail_on_first_breach", "on_breach", "on_meta_breach"),
-    "headers_enabled",
-)
+_SHOWN = Options.__annotations__.keys() - {"storage_uri", "storage_options"}  # which may have a password
 _of_endpoint = click.option("--endpoint", help="Only this endpoint.")
 _of_path = click.option("--path", help="Only the endpoint that serves this path.")
 _of_method = click.option("--method", help="The request method of --path.")
@@ -104,8 +97,7 @@ _of_method = click.option("--method", help="The request method of --path.")
 def limits(endpoint: str | None, path: str | None, method: str | None, key: str | None) -> None:
     """List all routes with their limits, and what a key has left."""
     only = _chosen(_current_app(), endpoint, path, method)
-    if states := _states():
-        _print(line for state in states for line in _lines(state, only, key))
+    _print(line for state in _states() for line in _lines(state, only, key))
 
 
 @cli.command()
@@ -117,7 +109,7 @@ def limits(endpoint: str | None, path: str | None, method: str | None, key: str 
 def clear(endpoint: str | None, path: str | None, method: str | None, key: str, yes: bool) -> None:
     """Reset the quotas of a key."""
     only, states = _chosen(_current_app(), endpoint, path, method), _states()
-    if states and not yes:
+    if not yes:
         _print(line for state in states for line in _lines(state, only, key))
         click.confirm(visible(f"Proceed with resetting limits for key: {key}?"), abort=True)
     for state in states:
@@ -136,7 +128,6 @@ class Listed(NamedTuple):
     endpoint: str
     source: str
     """``application``, ``blueprint``, ``default``, ``route``."""
-    method: str
     scope: str
     methods: tuple[str, ...] | None
     """Those that it applies to, in upper case; ``None``: all."""
@@ -144,7 +135,7 @@ class Listed(NamedTuple):
     def __str__(self) -> str:
         conditions = (("deduct_when", self.limit.deduct_when), ("exempt_when", self.limit.exempt_when))
         options = [f"{name}: {_shown(function)}" for name, function in conditions if function is not None]
-        method = f" ({self.method})" if self.limit.per_method else ""
+        method = f" ({', '.join(self.methods or ())})" if self.limit.per_method else ""
         return f"{self.limit.limit}{method}" + (f" {{{', '.join(options)}}}" if options else "")
 
 
@@ -258,7 +249,7 @@ def _limits_at(place: Place, unknown: dict[str, Limit]) -> Iterator[Listed]:
         if limit.serves(method):
             alone = limit.per_method or (place.is_inside and sources[limit] == "route")
             methods = (method,) if alone else limit.methods and tuple(each.upper() for each in limit.methods)
-            yield Listed(limit, endpoint, sources[limit], method, limit.scope_for(endpoint, method), methods)
+            yield Listed(limit, endpoint, sources[limit], limit.scope_for(endpoint, method), methods)
 
 
 def _chosen(app: Flask, endpoint: str | None, path: str | None, method: str | None) -> str | None:

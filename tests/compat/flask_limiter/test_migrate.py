@@ -332,7 +332,7 @@ def test_migrate_without_a_limiter_is_an_error() -> None:
     result = app.test_cli_runner().invoke(args=["multilimit", "migrate"])
 
     assert result.exit_code == 1
-    assert "this app has no Limiter of flask_multilimit.compat.flask_limiter" in result.output
+    assert "No Flask-Limiter extension installed on <Flask 'shop'>" in result.output
 
 
 def test_printed_declarations_of_the_guide_example_run() -> None:
