@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,10 +61,9 @@ def _report(state: InForce, number: int, count: int) -> Iterator[str]:
         yield from (each.where, f"    - {each.before}", *(f"    + {line}" for line in each.after))
         yield from (*(f"      # {note}" for note in each.notes), "")
     for name, function in writer.names.items():
-        if name != _plain(function):
-            code = getattr(function, "__code__", None)
-            where = f"{code.co_filename}:{code.co_firstlineno}" if code else name_of(function)
-            yield f"{name} is {_plain(function)} at {where}"
+        plain, code = _plain(function), getattr(function, "__code__", None)
+        if name != plain:
+            yield f"{name} is {plain} at {f'{code.co_filename}:{code.co_firstlineno}' if code else name_of(function)}"
 
 
 class Writer:
@@ -74,9 +73,6 @@ class Writer:
         self._state = state
         self.names: dict[str, Any] = {}
         """What the names in the declarations stand for; those of lambdas are made up."""
-        self._endpoints: dict[str, list[str]] = {}
-        for endpoint in sorted(state.app.view_functions):
-            self._endpoints.setdefault(view_name(state.app, endpoint), []).append(endpoint)
 
     def moves(self) -> Iterator[Move]:
         """Functions and blueprints first; default limits and those of the app go last."""
@@ -89,14 +85,11 @@ class Writer:
             below = [each for each in self._state.app.view_functions if each.startswith(tuple(registered))]
             yield from (_on_blueprint(self._move(f'blueprint "{name}"', each, below)) for each in limits)
         for name, flags in registry.exempt_names.items():
-            yield _exemption(_short(name), flags, [])
+            yield _exemption(_short(name), flags)
         for name, flags in registry.exempt_blueprints.items():
-            yield _on_blueprint(_exemption(f'blueprint "{name}"', flags, []))
-        for place, defaults in (
-            ("default_limits", settings.default_limits),
-            ("application_limits", settings.application_limits),
-        ):
-            for limit in defaults:
+            yield _on_blueprint(_exemption(f'blueprint "{name}"', flags))
+        for place in ("default_limits", "application_limits"):
+            for limit in getattr(settings, place):
                 move = self._move(f"MultiLimit(app, {place}=[...])", limit, self._state.app.view_functions)
                 move.after = [line.removeprefix("@") for line in move.after]
                 yield move
@@ -112,8 +105,8 @@ class Writer:
             yield Move("request_filter", ", ".join(map(name_of, filters)), after, notes)
 
     def _moves_of_function(self, name: str, limits: list[Limit]) -> Iterator[Move]:
-        flags = self._state.registry.exempt_names.get(name)
-        endpoints = self._endpoints.get(name, [])
+        flags, app = self._state.registry.exempt_names.get(name), self._state.app
+        endpoints = [each for each in sorted(app.view_functions) if view_name(app, each) == name]
         counted: set[tuple[object, ...]] = set()
         of_defaults = {window for each in self._state.settings.default_limits for window in _windows(each)}
         for limit in limits:
@@ -200,7 +193,7 @@ class Writer:
         if callable(text):
             notes.append("when the callable returns None or empty text, no limit applies, as before")
             return self._name_for(text, "RULES")
-        items = parse_many(text) if text else ()
+        items = _items(limit)
         if any(not item.amount for item in items):
             notes.append("a limit of 0 refuses everything")
             return "lambda: 0"
@@ -238,11 +231,10 @@ def _on_blueprint(move: Move) -> Move:
     return move
 
 
-def _exemption(where: str, flags: ExemptionScope, notes: list[str]) -> Move:
-    scopes = {"application": ExemptionScope.APPLICATION, "default": ExemptionScope.DEFAULT}
-    levels = [json.dumps(name) for name, scope in scopes.items() if flags & scope]
-    if flags & ~(ExemptionScope.APPLICATION | ExemptionScope.DEFAULT | ExemptionScope.META):
-        notes.append("exempt the blueprints below, or leave the limits around it to each of them, one by one")
+def _exemption(where: str, flags: ExemptionScope) -> Move:
+    levels = [json.dumps(each) for each in ("application", "default") if flags & ExemptionScope[each.upper()]]
+    note = "exempt the blueprints below, or leave the limits around it to each of them, one by one"
+    notes = [note] if flags & (ExemptionScope.DESCENDENTS | ExemptionScope.ANCESTORS) else []
     flagged = "|".join(name for name in ExemptionScope.__members__ if name != "NONE" and flags & ExemptionScope[name])
     return Move(where, f"@limiter.exempt(flags={flagged})", [f"@exempt({', '.join(levels)})"] if levels else [], notes)
 
@@ -294,5 +286,5 @@ def _short(name: str) -> str:
     return name
 
 
-def _plain(function: Callable[..., Any]) -> str:
-    return str(getattr(function, "__qualname__", type(function).__name__)).rpartition(".")[2]
+def _plain(function: object) -> str:
+    return name_of(function).rpartition(".")[2]
