@@ -159,7 +159,6 @@ class Answer:
         return min(found, key=lambda each: each.remaining, default=None)
 
     def refusing(self) -> AppliedLimits:
-        """The limits that refuse."""
         if self.allowed:
             return ()
         statuses = [(each, self.status_of(each)) for each in self.limits]
@@ -237,21 +236,19 @@ class RequestLimit:
         return self.window.remaining
 
 
+@dataclass(slots=True)
 class Progress:
     """What one Limiter has done for one request so far. Apps see it as ``limiter.context``."""
 
-    __slots__ = ("_limiter", "answer", "before", "conditional", "counted")
-
-    def __init__(self, limiter: Any) -> None:
-        self._limiter = limiter
-        self.counted: frozenset[RuntimeLimit] = frozenset()
-        """Limits of the app and of blueprints that have counted the request already."""
-        self.answer: Answer | None = None
-        """The latest answer."""
-        self.before: Answer | None = None
-        """The answer before the view: its charges are refunded if the view's own limits refuse."""
-        self.conditional: list[Answer] = []
-        """The answers with limits whose charge depends on the response."""
+    _limiter: Any
+    counted: frozenset[RuntimeLimit] = frozenset()
+    """Limits of the app and of blueprints that have counted the request already."""
+    answer: Answer | None = None
+    """The latest answer."""
+    before: Answer | None = None
+    """The answer before the view: its charges are refunded if the view's own limits refuse."""
+    conditional: list[Answer] = field(default_factory=list)
+    """The answers with limits whose charge depends on the response."""
 
     @property
     def view_rate_limits(self) -> list[RequestLimit]:

@@ -55,12 +55,6 @@ class RuntimeLimit:
         return getattr(self.declared, name)
 
     @property
-    def depends_on_request(self) -> bool:
-        """Whether more than its key depends on the request."""
-        declared = self.declared
-        return declared.exempt_when is not None or callable(declared.cost) or callable(declared.scope)
-
-    @property
     def is_exempt(self) -> bool:
         exempt_when = self.declared.exempt_when
         return bool(exempt_when is not None and exempt_when())
@@ -85,11 +79,6 @@ class RuntimeLimit:
         own = given(request.endpoint or "") if callable(given) else given
         scope = endpoint if not own else str(own) if self.declared.shared else f"{endpoint}:{own}"
         return f"{scope}:{method.upper()}" if self.declared.per_method and method else scope
-
-    def message(self) -> str:
-        """The message to a refused client."""
-        given = self.declared.error_message
-        return str((given() if callable(given) else given) or self.limit)
 
 
 @dataclass(eq=True, unsafe_hash=True)

@@ -19,8 +19,6 @@ from .settings import unknown_settings
 
 _logger = SafeLogger(logging.getLogger("flask_multilimit.compat"))
 """Our own logger, because apps may process the lines of Flask-Limiter's."""
-_ANY = "any"
-"""The methods of a route that takes all."""
 
 
 def _limits_of(state: InForce) -> list[Limit]:
@@ -77,10 +75,10 @@ def _idle_limits(state: InForce) -> Iterator[str]:
     taken = defaultdict[str, set[str]](set)
     for route in state.app.url_map.iter_rules():
         for name in (view_name(state.app, route.endpoint), *route.endpoint.split(".")[:-1]):
-            taken[name] |= route.methods or {_ANY}
+            taken[name] |= route.methods or {"*"}
     for name, limits in {**state.registry.decorated, **state.registry.blueprints}.items():
         for methods in {tuple(map(str.upper, each.methods)) for each in limits if each.methods}:
-            if taken[name] and taken[name].isdisjoint({*methods, _ANY}):
+            if taken[name] and taken[name].isdisjoint({*methods, "*"}):
                 only = ", ".join(sorted(taken[name]))
                 yield f"a limit of {name} for {', '.join(methods)} never applies: its routes take only {only}"
 

@@ -16,7 +16,8 @@ class RateLimitExceeded(TooManyRequests):
     def __init__(
         self, limit: RuntimeLimit, response: Response | None = None, *, decision: Decision | None = None
     ) -> None:
-        super().__init__(description=limit.message())
+        given = limit.declared.error_message
+        super().__init__(description=str((given() if callable(given) else given) or limit.limit))
         self.limit = limit
         """The limit that refuses."""
         self.response: Response | None = response

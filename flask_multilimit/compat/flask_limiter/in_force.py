@@ -92,7 +92,6 @@ class InForce:
         return (self.settings.key_prefix, key, scope) if self.settings.key_prefix else (key, scope)
 
     def reset(self) -> None:
-        """Reset all quotas of the app."""
         with self.app.app_context():
             self._multilimit.reset(reach="everything")
 
@@ -121,8 +120,7 @@ class InForce:
     def _check(self, place: Place, progress: Progress) -> None:
         resolved = place.resolve()
         question = self._question(place, resolved, progress)
-        if resolved.counted_once:
-            progress.counted |= resolved.counted_once
+        progress.counted |= resolved.counted_once
         if question.hits is None:
             progress.answer = None
             return

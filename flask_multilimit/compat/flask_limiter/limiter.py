@@ -125,7 +125,6 @@ class Limiter:
         return fn
 
     def decorate(self, limit: RouteLimit, target: Any) -> Any:
-        """Put ``limit`` on ``target``."""
         if isinstance(target, Blueprint):
             self.registry.limit_blueprint(target.name, limit)
             return None
@@ -177,7 +176,6 @@ class Limiter:
 
     @property
     def storage(self) -> StorageOfApp:
-        """The storage that keeps the quotas."""
         return self._current_or_latest_state().storage_at(self.identify_request() or None)
 
     def identify_request(self) -> str:

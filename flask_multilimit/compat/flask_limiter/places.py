@@ -139,11 +139,9 @@ class Place:
     """The limits of functions that were called there before."""
     wants_default: bool = True
     meta_limits: tuple[MetaLimit, ...] = ()
-    """The meta limits of the Limiter."""
     spared: bool = False
     """Whether meta limits refuse nobody here."""
     is_before: bool = False
-    """Whether it is before the view."""
     is_inside: bool = False
     """Whether it is a function or ``with`` statement inside the view."""
     fixed: Resolved | None = field(init=False, default=None)
@@ -184,7 +182,7 @@ class Place:
         if any(each.is_dynamic for each in declared):
             return None
         limits = (*_singles(declared), *fixed.limits)
-        if any(each.depends_on_request for each in limits):
+        if any(each.exempt_when is not None or callable(each.cost) or callable(each.scope) for each in limits):
             return None
         return tuple(dict.fromkeys(each.key_func for each in limits))
 
