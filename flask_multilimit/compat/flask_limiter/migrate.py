@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from .constants import ExemptionScope
@@ -37,7 +37,7 @@ class Move:
     """A function, a blueprint, or a list of limits."""
     before: str
     after: list[str]
-    notes: list[str] = field(default_factory=list)
+    notes: list[str]
 
 
 def report(states: Sequence[InForce]) -> Iterator[str]:
@@ -78,14 +78,14 @@ class Writer:
         """Functions and blueprints first; default limits and those of the app go last."""
         registry, settings = self._state.registry, self._state.settings
         for name, limits in registry.decorated.items():
-            if ":" not in name:  # otherwise a with statement, by its place in the code
+            if name.count(":") == 1:  # otherwise a with statement, by its place in the code
                 yield from self._moves_of_function(name, list(limits))
         for name, limits in registry.blueprints.items():
             registered = [f"{path}." for path, each in self._state.app.blueprints.items() if each.name == name]
             below = [each for each in self._state.app.view_functions if each.startswith(tuple(registered))]
             yield from (_on_blueprint(self._move(f'blueprint "{name}"', each, below)) for each in limits)
         for name, flags in registry.exempt_names.items():
-            yield _exemption(_short(name), flags)
+            yield _exemption(name.replace(":", "."), flags)
         for name, flags in registry.exempt_blueprints.items():
             yield _on_blueprint(_exemption(f'blueprint "{name}"', flags))
         for place in ("default_limits", "application_limits"):
@@ -106,14 +106,15 @@ class Writer:
 
     def _moves_of_function(self, name: str, limits: list[Limit]) -> Iterator[Move]:
         flags, app = self._state.registry.exempt_names.get(name), self._state.app
+        where = name.replace(":", ".")
         endpoints = [each for each in sorted(app.view_functions) if view_name(app, each) == name]
         counted: set[tuple[object, ...]] = set()
         of_defaults = {window for each in self._state.settings.default_limits for window in _windows(each)}
         for limit in limits:
             if flags:
-                yield Move(_short(name), self._before(limit), [], ["exempt() has switched it off: leave it out"])
+                yield Move(where, self._before(limit), [], ["exempt() has switched it off: leave it out"])
                 continue
-            move = self._move(_short(name), limit, endpoints)
+            move = self._move(where, limit, endpoints)
             windows = _windows(limit)
             taken = counted | of_defaults if "with_defaults" in move.after[0] else counted
             if taken & windows and not limit.scope and endpoints:
@@ -274,16 +275,6 @@ def _type_name(called: str) -> str:
     """A name for a type of one's own, which no other type has."""
     name = called[:LONGEST_NAME].strip("_") or "key"
     return f"by_{name}"[:LONGEST_NAME] if name.lower() in TAKEN or not name[0].isalpha() else name
-
-
-def _short(name: str) -> str:
-    """The module and the qualified name of a function, without the name in between."""
-    parts = name.split(".")
-    for number in range(1, len(parts)):
-        module, plain, rest = parts[:number], parts[number], parts[number + 1 :]
-        if rest and rest[-1] == plain:
-            return ".".join([*module, *rest])
-    return name
 
 
 def _plain(function: object) -> str:

@@ -15,4 +15,5 @@ def get_remote_address() -> str:
 def get_qualified_name(function: Any) -> str:
     """The name of a decorated function: functions with one name share their limits."""
     name = getattr(function, "__name__", type(function).__name__)
-    return f"{function.__module__}.{name}.{getattr(function, '__qualname__', name)}"
+    qualified = getattr(function, "__qualname__", name)
+    return f"{function.__module__}:{qualified}" + ("" if qualified.rpartition(".")[2] == name else f" ({name})")
