@@ -109,13 +109,13 @@ class Limit:
     def __post_init__(self) -> None:
         for name in ("key_function", "exempt_when", "deduct_when", "on_breach"):
             check(name, getattr(self, name), callable, "a callable")
-        check("error_message", self.error_message, lambda given: callable(given) or is_text(given), "text")
+        check("error_message", self.error_message, lambda given: callable(given) or isinstance(given, str), "text")
         check("cost", self.cost, _is_cost, "a whole number of 0 or more, or a callable that returns one")
         check("methods", self.methods, is_list, "a list")
         check("meta_limits", self.meta_limits, is_list, "a list")
         methods = tuple(self.methods or ())
         for method in methods:
-            check("methods", method, is_text, "text")
+            check("methods", method, str, "text")
         self.methods = tuple(method.lower() for method in methods) or None
         self.cost = self.cost or 1
         # Meta limits that are given as text use the key of this limit.
@@ -219,14 +219,12 @@ class MetaLimit(Limit):
     key_function: KeyFunction | None = None
 
 
-def check(name: str, given: object, is_valid: Callable[[Any], bool], remedy: str) -> None:
-    """Raises :class:`ConfigurationError` unless ``given`` is valid, or ``None``. Flask-Limiter would fail later."""
-    if given is not None and not is_valid(given):
+def check(name: str, given: object, valid: type | Callable[[Any], bool], remedy: str) -> None:
+    """Raises :class:`ConfigurationError` unless ``given`` is of the type ``valid``, or this returns true for it, or it
+    is ``None``. Flask-Limiter would fail later."""
+    is_valid = isinstance(given, valid) if isinstance(valid, type) else valid(given)
+    if given is not None and not is_valid:
         raise ConfigurationError(f"{name}={given!r:.80}: give {remedy}")
-
-
-def is_text(given: object) -> bool:
-    return isinstance(given, str)
 
 
 def is_list(given: object) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypedDict
 from flask import Response
 
 from .constants import ConfigVars, HeaderNames
-from .declared import ApplicationLimit, Cost, Limit, LimitText, MetaLimit, Reaction, check, is_list, is_text
+from .declared import ApplicationLimit, Cost, Limit, LimitText, MetaLimit, Reaction, check, is_list
 from .storage import ALGORITHMS
 
 KNOWN = frozenset(value for name, value in vars(ConfigVars).items() if name.isupper())
@@ -64,9 +64,9 @@ def check_options(given: Options) -> None:
             check(name, value, is_list, "a list")
             given[name] = [*(value or ())]  # type: ignore[literal-required]  # an iterator serves only one app
         if name in {"storage_uri", "strategy"}:
-            check(name, value, is_text, "text")
+            check(name, value, str, "text")
         if name in {"header_name_mapping", "storage_options"}:
-            check(name, value, _is_dict, "a dict")
+            check(name, value, dict, "a dict")
     check("request_identifier", given.get("request_identifier"), callable, "a callable")
 
 
@@ -104,7 +104,7 @@ class Settings:
         check("strategy", self.strategy, ALGORITHMS.__contains__, f"one of {', '.join(ALGORITHMS)}")
         self.storage_uri: str | None = chosen("storage_uri")
         options = config.get(ConfigVars.STORAGE_OPTIONS)
-        check(ConfigVars.STORAGE_OPTIONS, options, _is_dict, "a dict")
+        check(ConfigVars.STORAGE_OPTIONS, options, dict, "a dict")
         self.storage_options: dict[str, Any] = {**(given.get("storage_options") or {}), **(options or {})}
         self.swallow_errors: bool = flag("swallow_errors")
         self.fail_on_first_breach: bool = flag("fail_on_first_breach", otherwise=True)
@@ -151,7 +151,3 @@ def unknown_settings(config: Mapping[str, Any]) -> list[str]:
             meant = f"; did you mean {known[nearest[0]]}?" if nearest else ""
             found.append(f"{name} is not a setting of Flask-Limiter{meant}")
     return found
-
-
-def _is_dict(given: object) -> bool:
-    return isinstance(given, dict)
