@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -89,13 +89,13 @@ def _add(hits: dict[str, Hit], hit: Hit) -> str:
 
 
 def applied_limits(
-    place: Place, limits: Iterable[RuntimeLimit], keys: Mapping[KeyFunction, str], prefix: str
+    place: Place, limits: Iterable[RuntimeLimit], key_of: Callable[[KeyFunction], str], prefix: str
 ) -> tuple[AppliedLimits, AppliedLimits]:
-    """Those of ``limits`` that apply to a request, and the meta limits. ``keys`` are those of the client."""
+    """Those of ``limits`` that apply to a request, and the meta limits. ``key_of`` returns keys of the client."""
     endpoint, _, method = place.destination
 
     def apply(limit: RuntimeLimit, *prefixes: str) -> AppliedLimit:
-        identifiers = (*prefixes, keys[limit.key_func], limit.scope_for(endpoint, method))
+        identifiers = (*prefixes, key_of(limit.key_func), limit.scope_for(endpoint, method))
         return AppliedLimit(limit, identifiers, limit.deduction_amount)
 
     def metas_of(declared: Iterable[MetaLimit], watched: tuple[RuntimeLimit, ...] | None) -> list[AppliedLimit]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import click
-from flask import Flask, current_app
+from flask import Flask
 from flask.cli import AppGroup, with_appcontext
 from werkzeug.exceptions import HTTPException
 from werkzeug.routing import Rule
@@ -17,13 +17,12 @@ from flask_multilimit.engine.text import visible
 
 from .constants import ConfigVars
 from .declared import Limit, RuntimeLimit, name_of
-from .in_force import MULTILIMIT, InForce
+from .in_force import MULTILIMIT, InForce, current_app_itself
 from .migrate import report
 from .places import Destination, Place, view_name
 from .settings import Options, setting_of
 from .util import get_qualified_name
 
-_current_app: Callable[[], Flask] = current_app._get_current_object  # type: ignore[attr-defined]
 UNLISTED = frozenset(("HEAD", "OPTIONS"))
 
 
@@ -37,9 +36,7 @@ class _Commands(AppGroup):
             raise click.ClickException(visible(str(error))) from error
 
 
-@click.group(name="limiter", cls=_Commands, help="Show and reset the limits of this app's Limiters.")
-def cli() -> None:
-    """The group of ``flask limiter``."""
+cli = _Commands("limiter", help="Show and reset the limits of this app's Limiters.")
 
 
 def add_commands(app: Flask) -> None:
@@ -54,9 +51,9 @@ def add_commands(app: Flask) -> None:
 
 def _states() -> list[InForce]:
     """What the Limiters of the app have in force."""
-    states = InForce.all_of(_current_app())
+    states = InForce.all_of(current_app_itself())
     if not states:
-        raise click.ClickException(visible(f"No Flask-Limiter extension installed on {_current_app()}"))
+        raise click.ClickException(visible(f"No Flask-Limiter extension installed on {current_app_itself()}"))
     return states
 
 
@@ -96,7 +93,7 @@ _of_method = click.option("--method", help="The request method of --path.")
 @click.option("--key", help="Show what is left for this key.")
 def limits(endpoint: str | None, path: str | None, method: str | None, key: str | None) -> None:
     """List all routes with their limits, and what a key has left."""
-    only = _chosen(_current_app(), endpoint, path, method)
+    only = _chosen(current_app_itself(), endpoint, path, method)
     _print(line for state in _states() for line in _lines(state, only, key))
 
 
@@ -108,7 +105,7 @@ def limits(endpoint: str | None, path: str | None, method: str | None, key: str 
 @click.option("-y", "yes", is_flag=True, help="Do not ask for confirmation.")
 def clear(endpoint: str | None, path: str | None, method: str | None, key: str, yes: bool) -> None:
     """Reset the quotas of a key."""
-    only, states = _chosen(_current_app(), endpoint, path, method), _states()
+    only, states = _chosen(current_app_itself(), endpoint, path, method), _states()
     if not yes:
         _print(line for state in states for line in _lines(state, only, key))
         click.confirm(visible(f"Proceed with resetting limits for key: {key}?"), abort=True)
@@ -205,7 +202,7 @@ def _limiter_for(state: InForce, endpoint: str, listed: Listed) -> RateLimiter:
 
 
 def _destination(route: Rule) -> Destination:
-    return Destination(route.endpoint, route.endpoint.rpartition(".")[0] or None, "GET")
+    return Destination(route.endpoint, route.endpoint.rpartition(".")[0], "GET")
 
 
 def _limits_of(state: InForce, route: Rule, unknown: dict[str, Limit]) -> dict[tuple[RuntimeLimit, str], Listed]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
-from functools import lru_cache
+from collections.abc import Callable, Iterable
+from functools import cache, lru_cache, partial
 from typing import Any
 
-from flask import Flask, Request, Response, has_app_context
+from flask import Flask, Request, Response, current_app, has_app_context
 from werkzeug.http import http_date, parse_date
 
 from flask_multilimit import ConfigurationError, MultiLimit
@@ -31,6 +31,10 @@ LONGEST_PREFIX = 29
 QUESTIONS_REMEMBERED = 1024
 LONGEST_REMEMBERED = 256
 """The most characters of a key that is remembered: clients can invent keys, and must not fill the memory."""
+
+
+current_app_itself: Callable[[], Flask] = current_app._get_current_object  # type: ignore[attr-defined]
+"""Each access to an attribute of the proxy would look it up again."""
 
 
 class InForce:
@@ -62,8 +66,9 @@ class InForce:
         known[limiter] = self
 
     @classmethod
-    def of(cls, app: Flask, limiter: Any) -> InForce | None:
-        known: dict[Any, InForce] = app.extensions.get(EXTENSION, {})
+    def of(cls, limiter: Any) -> InForce | None:
+        """What ``limiter`` has in force in the current app."""
+        known: dict[Any, InForce] = current_app_itself().extensions.get(EXTENSION, {})
         return known.get(limiter)
 
     @classmethod
@@ -148,14 +153,14 @@ class InForce:
     def _question_of(self, place: Place, keys: tuple[str, ...]) -> Question:
         """The question about a place where only the ``keys`` depend on the request."""
         found = dict(zip(place.keyed_by or (), keys, strict=True))
-        return self._question_with(place, place.resolve().limits, found)
+        return self._question_with(place, place.resolve().limits, found.__getitem__)
 
     def _question_with(
-        self, place: Place, limits: Iterable[RuntimeLimit], keys: Mapping[KeyFunction, str] | None = None
+        self, place: Place, limits: Iterable[RuntimeLimit], keys: Callable[[KeyFunction], str] | None = None
     ) -> Question:
-        """The question about ``limits``. Without ``keys``, their key functions are called."""
-        found = _Keys(self, place) if keys is None else keys
-        applied, metas = applied_limits(place, limits, found, self.settings.key_prefix)
+        """The question about ``limits``. Without ``keys``, each of their key functions is called once."""
+        key_of = keys or cache(partial(self._key, place=place))
+        applied, metas = applied_limits(place, limits, key_of, self.settings.key_prefix)
         endpoint = place.destination.endpoint
         if any(len(part) > LONGEST_REMEMBERED for each in applied for part in each.identifiers):
             return Question.of(endpoint, applied, metas, place.spared, self.terms)
@@ -290,18 +295,6 @@ class InForce:
         for name, text in added:  # extend() takes twice the time
             headers.add(name, text)
         headers.set(*retry_after)
-
-
-class _Keys(dict[KeyFunction, str]):
-    """The key that each ``key_func`` returns for this request. Each is called once."""
-
-    def __init__(self, state: InForce, place: Place) -> None:
-        self._state = state
-        self._place = place
-
-    def __missing__(self, key_func: KeyFunction) -> str:
-        found = self[key_func] = self._state._key(key_func, self._place)
-        return found
 
 
 def _retry_at(given: str, now: float) -> int:

@@ -20,8 +20,8 @@ from .commands import add_commands
 from .constants import ConfigVars, ExemptionScope
 from .declared import KeyFunction, LimitOptions, LimitText, RouteLimit, Scope
 from .differences import warn
-from .in_force import InForce
-from .places import MARK, Registry
+from .in_force import InForce, current_app_itself
+from .places import MARK, Registry, view_name
 from .settings import Options, check_options
 from .storage import StorageOfApp, Strategy
 from .util import get_qualified_name
@@ -34,9 +34,7 @@ EVERYTHING = ExemptionScope.APPLICATION | ExemptionScope.DEFAULT | ExemptionScop
 EXTENSION = "limiter"
 """The key of the Limiters of an app in ``app.extensions``."""
 
-_current_app: Callable[[], Flask] = current_app._get_current_object  # type: ignore[attr-defined]
 _current_request: Callable[[], Request] = request._get_current_object  # type: ignore[attr-defined]
-"""The objects themselves: each access to an attribute of the proxies would look them up again."""
 
 
 class Limiter:
@@ -145,7 +143,7 @@ class Limiter:
 
     def enter(self, limit: RouteLimit, location: str) -> None:
         """Check ``limit`` for the ``with`` statement at ``location``."""
-        state = InForce.of(_current_app(), self)
+        state = InForce.of(self)
         if state is not None and self.enabled:
             request = _current_request()
             state.check(request, state.places.of_with(request, location, limit))
@@ -166,7 +164,7 @@ class Limiter:
     @property
     def context(self) -> Progress:
         """What this Limiter knows about the current request: ``view_rate_limit``, ``view_rate_limits``."""
-        state = InForce.of(_current_app(), self)
+        state = InForce.of(self)
         return Progress(self) if state is None else state.progress(_current_request())
 
     @property
@@ -180,13 +178,12 @@ class Limiter:
 
     def identify_request(self) -> str:
         """The scope of the limits of this request: by default the endpoint."""
-        state = InForce.of(_current_app(), self) if has_request_context() else None
+        state = InForce.of(self) if has_request_context() else None
         return state.places.endpoint(_current_request()) if state is not None and self.enabled else ""
 
     def check(self) -> None:
         """Check all limits of this request here and now. Raises :exc:`RateLimitExceeded`."""
-        endpoint = _current_request().endpoint or ""
-        self._check_at(get_qualified_name(view) if (view := _current_app().view_functions.get(endpoint)) else "")
+        self._check_at(view_name(current_app_itself(), _current_request().endpoint or ""))
 
     def reset(self) -> None:
         """Reset all quotas of the app."""
@@ -207,7 +204,7 @@ class Limiter:
 
     def _check_at(self, name: str) -> None:
         """Check the limits that apply where the decorated function ``name`` is called."""
-        state = InForce.of(_current_app(), self)
+        state = InForce.of(self)
         if state is not None and self.enabled:
             request = _current_request()
             state.check(request, state.places.of(request, name))
@@ -218,7 +215,7 @@ class Limiter:
 
     def _current_or_latest_state(self) -> InForce:
         """The state in the current app; outside of an app context, in the app that was initialised last."""
-        state = InForce.of(_current_app(), self) if has_app_context() else None
+        state = InForce.of(self) if has_app_context() else None
         state = state or self._latest
         if state is None:
             raise ConfigurationError("this Limiter is in force in no app: call init_app(app)")
