@@ -54,11 +54,8 @@ class ExemptionScope(Flag):
 
     NONE = 0
     APPLICATION = auto()
-    """Application limits."""
     META = auto()
-    """Meta limits."""
     DEFAULT = auto()
-    """Default limits."""
     DESCENDENTS = auto()
     """For a blueprint: its exemptions also apply to the blueprints below it."""
     ANCESTORS = auto()

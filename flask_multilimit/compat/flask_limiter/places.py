@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, NamedTuple
-from weakref import WeakSet
+from weakref import WeakValueDictionary
 
 from flask import Blueprint, Flask, Request
 
@@ -36,14 +36,14 @@ class Registry:
         self.blueprints: dict[str, dict[Limit, None]] = {}
         self.exempt_names: dict[str, ExemptionScope] = {}
         self.exempt_blueprints: dict[str, ExemptionScope] = {}
-        self._targets: WeakSet[Any] = WeakSet()
-        """The functions that limits were put on."""
+        self.targets: WeakValueDictionary[int, Any] = WeakValueDictionary()
+        """The functions that limits were put on, by their ``id``."""
         self.hints: dict[str, dict[str, None]] = {}
         """By endpoint, the decorated functions that requests called besides the view."""
 
     def decorate(self, name: str, limit: Limit, target: Any) -> None:
         with suppress(TypeError):  # it cannot be weakly referenced
-            self._targets.add(target)
+            self.targets[id(target)] = target
         if limit not in self.decorated.get(name, ()):
             self.decorated.setdefault(name, {})[limit] = None
             self.version += 1
@@ -80,11 +80,6 @@ class Registry:
         """The limits of a decorated function: none if it is exempt from anything."""
         return () if self.exempt_names.get(name) else tuple(self.decorated.get(name, ()))
 
-    def is_target(self, function: Any) -> bool:
-        with suppress(TypeError):  # it cannot be hashed, so it is not one
-            return function in self._targets
-        return False
-
     def declared(self) -> Iterator[Limit]:
         """Every limit of a function or a blueprint."""
         for limits in (*self.decorated.values(), *self.blueprints.values()):
@@ -114,7 +109,7 @@ class Destination(NamedTuple):
 
     endpoint: str
     """The name that ``request_identifier`` returns."""
-    blueprint: str | None
+    blueprint: str
     method: str
 
     @property
@@ -215,7 +210,7 @@ class Places:
         where = (self.endpoint(request), request.endpoint, request.method, name)
         known = self._known.get(where)
         if known is None or known.version != self._registry.version:
-            at = Destination(where[0], request.blueprint, request.method)
+            at = Destination(where[0], request.blueprint or "", request.method)
             if name is not None and self._is_inside(at, name):  # before the limits are looked up: they depend on it
                 self._registry.learn(at.endpoint, name)
             known = self.before_view(at) if name is None else self.at_function(at, name)
@@ -226,7 +221,7 @@ class Places:
 
     def of_with(self, request: Request, location: str, limit: Limit) -> Place:
         """The place of a ``with`` statement, whose limit may differ each time."""
-        at = Destination(self.endpoint(request), request.blueprint, request.method)
+        at = Destination(self.endpoint(request), request.blueprint or "", request.method)
         self._registry.decorated[location] = {limit: None}
         self._registry.learn(at.endpoint, location)
         return self.at_function(at, location, own=(limit,))
@@ -240,7 +235,7 @@ class Places:
         """
         exempt, view = self.exemption(at), self._app.view_functions.get(at.endpoint)
         view_checks = self._registry.is_checked_in(view)
-        bypassed = not view_checks and self._registry.is_target(view)
+        bypassed = not view_checks and self._registry.targets.get(id(view)) is view
         deferred = view_checks or at.endpoint in self._registry.hints
         return self._place(
             at,
@@ -278,19 +273,19 @@ class Places:
     def exemption(self, at: Destination) -> ExemptionScope:
         """The exemptions of the view, of its blueprint, and of the blueprints above that exempt their descendants."""
         scope = self._registry.exempt_names.get(view_name(self._app, at.endpoint), ExemptionScope.NONE)
-        blueprint = self._app.blueprints.get(at.blueprint or "")
+        blueprint = self._app.blueprints.get(at.blueprint)
         if blueprint is None:
             return scope
         scope |= self._registry.exempt_blueprints.get(blueprint.name, ExemptionScope.NONE)
         if any(each.__module__.startswith("flask_multilimit.") for each in type(blueprint).__mro__):
             scope |= KEEPING_OWN  # the dashboard or the page for customers; to import them here takes too long
-        for flags in self._exempting_ancestors(at.blueprint or "").values():
+        for flags in self._exempting_ancestors(at.blueprint).values():
             scope |= flags
         return scope
 
-    def _of_blueprint(self, blueprint: str | None) -> tuple[Limit, ...]:
+    def _of_blueprint(self, blueprint: str) -> tuple[Limit, ...]:
         """The limits of a blueprint, and of those around it unless it overrides them."""
-        if blueprint is None or blueprint not in self._app.blueprints:
+        if blueprint not in self._app.blueprints:
             return ()
         name = self._app.blueprints[blueprint].name
         flags = self._registry.exempt_blueprints.get(name, ExemptionScope.NONE)
