@@ -1,10 +1,4 @@
-"""Flask-Limiter's names on flask_multilimit: an app written for it changes one import.
-
-.. code-block:: python
-
-    from flask_multilimit.compat.flask_limiter import Limiter
-    from flask_multilimit.compat.flask_limiter.util import get_remote_address
-"""
+"""Flask-Limiter's names on flask_multilimit: an app written for it changes one import."""
 
 from __future__ import annotations
 
