@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any, NamedTuple
 
 from flask import Response
@@ -99,8 +100,7 @@ def applied_limits(
         return AppliedLimit(limit, identifiers, limit.deduction_amount)
 
     def metas_of(declared: Iterable[MetaLimit], watched: tuple[RuntimeLimit, ...] | None) -> list[AppliedLimit]:
-        found = (single for each in declared for single in each.limits())
-        return [apply(each)._replace(watched=watched) for each in found if not each.is_exempt]
+        return [apply(each)._replace(watched=watched) for each in chain(*declared) if not each.is_exempt]
 
     found, metas = list[AppliedLimit](), metas_of(place.meta_limits, None)
     for limit in limits:
@@ -136,10 +136,6 @@ class Answer:
     _known: tuple[Decision, tuple[RuleStatus, ...]] | None = field(init=False, default=None)
 
     @property
-    def allowed(self) -> bool:
-        return self.decision.allowed
-
-    @property
     def statuses(self) -> tuple[RuleStatus, ...]:
         """Those of the decision, which makes them anew each time: all limits of a refusal are looked up in them."""
         known = self._known
@@ -159,7 +155,7 @@ class Answer:
         return min(found, key=lambda each: each.remaining, default=None)
 
     def refusing(self) -> AppliedLimits:
-        if self.allowed:
+        if self.decision.allowed:
             return ()
         statuses = [(each, self.status_of(each)) for each in self.limits]
         found = [each for each, status in statuses if status and not status.allowed and status.remaining < each.cost]
@@ -265,7 +261,7 @@ class Progress:
         answer = self.answer
         if answer is None:
             return None
-        if not answer.allowed:
+        if not answer.decision.allowed:
             return RequestLimit(self._limiter, answer, answer.refusing()[-1], True)
         relevant = next((each for each in answer.limits if not each.limit.shared), answer.limits[0])
         return RequestLimit(self._limiter, answer, relevant, False)

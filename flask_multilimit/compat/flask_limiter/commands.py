@@ -130,8 +130,8 @@ class Listed(NamedTuple):
     """Those that it applies to, in upper case; ``None``: all."""
 
     def __str__(self) -> str:
-        conditions = (("deduct_when", self.limit.deduct_when), ("exempt_when", self.limit.exempt_when))
-        options = [f"{name}: {_shown(function)}" for name, function in conditions if function is not None]
+        conditions = {name: getattr(self.limit, name) for name in ("deduct_when", "exempt_when")}
+        options = [f"{name}: {_shown(function)}" for name, function in conditions.items() if function is not None]
         method = f" ({', '.join(self.methods or ())})" if self.limit.per_method else ""
         return f"{self.limit.limit}{method}" + (f" {{{', '.join(options)}}}" if options else "")
 
@@ -238,7 +238,7 @@ def _limits_at(place: Place, unknown: dict[str, Limit]) -> Iterator[Listed]:
     sources: dict[RuntimeLimit, str] = {}
     for source, each in ((source, each) for source, limits in declared.items() for each in limits):
         try:
-            sources |= dict.fromkeys(each.limits(), source)
+            sources |= dict.fromkeys(each, source)
         except Exception:  # noqa: PERF203 - it depends on the request
             unknown[name_of(each.limit_provider)] = each
     endpoint, _, method = place.destination

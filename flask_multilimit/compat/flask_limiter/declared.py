@@ -145,21 +145,18 @@ class Limit:
         return callable(self.limit_provider)
 
     def __iter__(self) -> Iterator[RuntimeLimit]:
-        return iter(self.limits())
-
-    def limits(self) -> tuple[RuntimeLimit, ...]:
         """The limits that apply now. Raises what a callable of the app raises, and :class:`ConfigurationError` for text
         that is no limit."""
         text = self.limit_provider() if callable(self.limit_provider) else self.limit_provider
         if not text:
-            return ()
+            return iter(())
         found = self._known.get(text)
         if found is None:
             found = tuple(RuntimeLimit(item, self.limit_by, self) for item in self._items(text))
             if len(self._known) >= TEXTS_REMEMBERED:
                 self._known.clear()
             self._known[text] = found
-        return found
+        return iter(found)
 
     def _items(self, text: str) -> tuple[RateLimitItem, ...]:
         """Raises :class:`ConfigurationError` unless ``text`` is a limit that this kind can have, or empty."""
@@ -190,7 +187,7 @@ class RouteLimit(Limit):
 
     def __enter__(self) -> None:
         caller = sys._getframe(1)
-        self.limiter.enter(self, f"{caller.f_code.co_filename}:{caller.f_code.co_name}:{caller.f_lineno}")
+        self.limiter.check_at(f"{caller.f_code.co_filename}:{caller.f_code.co_name}:{caller.f_lineno}", self)
 
     def __exit__(self, *error: object) -> None:
         """Do nothing: charges stay, whatever the body raises."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from itertools import chain
 
 from flask_multilimit.engine.text import SafeLogger
 
@@ -22,8 +23,9 @@ _logger = SafeLogger(logging.getLogger("flask_multilimit.compat"))
 
 
 def _limits_of(state: InForce) -> list[Limit]:
-    settings = state.settings
-    return [*settings.application_limits, *settings.default_limits, *state.registry.declared()]
+    registry, settings = state.registry, state.settings
+    declared = (*registry.decorated.values(), *registry.blueprints.values())
+    return [*chain(settings.application_limits, settings.default_limits, *declared)]
 
 
 def _has_several_limits(state: InForce) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from functools import cache, lru_cache, partial
+from itertools import chain
 from typing import Any
 
 from flask import Flask, Request, Response, current_app, has_app_context
@@ -25,7 +26,6 @@ from .storage import StorageOfApp, Strategy, Terms, storage_from
 
 EXTENSION = "multilimit.flask_limiter"
 MULTILIMIT = "multilimit"
-DEFAULT_PREFIX = "rate_limit:"
 LONGEST_PREFIX = 29
 """Characters, so that there is room for the number of a Limiter."""
 QUESTIONS_REMEMBERED = 1024
@@ -50,7 +50,7 @@ class InForce:
         self.registry: Registry = limiter.registry
         self._logger = SafeLogger(limiter.logger)
         self._multilimit = _multilimit_of(app, settings)
-        prefix = app.config.get("MULTILIMIT_KEY_PREFIX") or DEFAULT_PREFIX
+        prefix = app.config.get("MULTILIMIT_KEY_PREFIX") or "rate_limit:"
         known = app.extensions.setdefault(EXTENSION, {})
         own = f"{prefix[:LONGEST_PREFIX]}{len(known)}:" if known and settings.is_in_memory else None
         self.own_prefix: str | None = own
@@ -134,10 +134,10 @@ class InForce:
             return
         question = answer.question  # that of the fallback may be another
         is_shown = question.limits and answer.decision.decided_by != "allow"  # which knows of no count
-        progress.answer = answer if is_shown or not answer.allowed else None
+        progress.answer = answer if is_shown or not answer.decision.allowed else None
         if place.is_before:
             progress.before = answer
-        if not answer.allowed:
+        if not answer.decision.allowed:
             raise self._refusal(answer, place, progress)
         if any(each.limit.declared.deduct_when is not None for each in question.limits):
             progress.conditional.append(answer)
@@ -191,8 +191,7 @@ class InForce:
 
     def _fallback_answer(self, memory: Engine, place: Place, progress: Progress) -> Answer | None:
         """The answer of the fallback limits, in the memory of this process, once per request."""
-        declared = self.settings.in_memory_fallback
-        limits = [single for each in declared for single in each.limits() if single not in progress.counted]
+        limits = [each for each in chain(*self.settings.in_memory_fallback) if each not in progress.counted]
         progress.counted |= frozenset(limits)
         fallback = Place(place.destination, place.version)
         question = self._question_with(fallback, limits)

@@ -29,10 +29,7 @@ from .util import get_qualified_name
 T = TypeVar("T", bound=Callable[..., Any] | Blueprint)
 F = TypeVar("F", bound=Callable[..., Any])
 
-LOGGER = "flask-limiter"
 EVERYTHING = ExemptionScope.APPLICATION | ExemptionScope.DEFAULT | ExemptionScope.META
-EXTENSION = "limiter"
-"""The key of the Limiters of an app in ``app.extensions``."""
 
 _current_request: Callable[[], Request] = request._get_current_object  # type: ignore[attr-defined]
 
@@ -60,7 +57,7 @@ class Limiter:
         """``False`` lets everything pass; may be changed at any time."""
         self.initialized: bool = False
         """Whether it is in force in an app."""
-        self.logger: logging.Logger = logging.getLogger(LOGGER)
+        self.logger: logging.Logger = logging.getLogger("flask-limiter")
         self.registry: Registry = Registry()
         self.filters: list[Callable[[], bool]] = []
         self._auto_check = auto_check
@@ -74,7 +71,7 @@ class Limiter:
         if isinstance(app, LocalProxy):  # frameworks pass current_app
             app = app._get_current_object()
         self.enabled = bool(app.config.setdefault(ConfigVars.ENABLED, self.enabled))
-        limiters: set[Limiter] = app.extensions.setdefault(EXTENSION, set())
+        limiters: set[Limiter] = app.extensions.setdefault("limiter", set())
         if not self.enabled or self in limiters:
             return
         state = self._latest = InForce(app, self, self._options)
@@ -135,18 +132,11 @@ class Limiter:
 
         @functools.wraps(target)
         def limited(*args: Any, **kwargs: Any) -> Any:
-            self._check_at(name)
+            self.check_at(name)
             return current_app.ensure_sync(target)(*args, **kwargs) if is_async else target(*args, **kwargs)
 
         setattr(limited, MARK, (*getattr(target, MARK, ()), self.registry))
         return limited
-
-    def enter(self, limit: RouteLimit, location: str) -> None:
-        """Check ``limit`` for the ``with`` statement at ``location``."""
-        state = InForce.of(self)
-        if state is not None and self.enabled:
-            request = _current_request()
-            state.check(request, state.places.of_with(request, location, limit))
 
     # For the app to ask
 
@@ -183,7 +173,7 @@ class Limiter:
 
     def check(self) -> None:
         """Check all limits of this request here and now. Raises :exc:`RateLimitExceeded`."""
-        self._check_at(view_name(current_app_itself(), _current_request().endpoint or ""))
+        self.check_at(view_name(current_app_itself(), _current_request().endpoint or ""))
 
     def reset(self) -> None:
         """Reset all quotas of the app."""
@@ -202,12 +192,13 @@ class Limiter:
             if not place.is_free:
                 state.check(request, place)
 
-    def _check_at(self, name: str) -> None:
-        """Check the limits that apply where the decorated function ``name`` is called."""
+    def check_at(self, name: str, limit: RouteLimit | None = None) -> None:
+        """Check the limits that apply where the decorated function ``name`` is called, or ``limit`` for the ``with``
+        statement at this place."""
         state = InForce.of(self)
         if state is not None and self.enabled:
-            request = _current_request()
-            state.check(request, state.places.of(request, name))
+            request, places = _current_request(), state.places
+            state.check(request, places.of(request, name) if limit is None else places.of_with(request, name, limit))
 
     def _after_request(self, state: InForce, response: Response) -> Response:
         state.finish(_current_request(), response)

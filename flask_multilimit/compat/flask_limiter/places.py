@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
@@ -79,11 +79,6 @@ class Registry:
     def limits_of(self, name: str) -> tuple[Limit, ...]:
         """The limits of a decorated function: none if it is exempt from anything."""
         return () if self.exempt_names.get(name) else tuple(self.decorated.get(name, ()))
-
-    def declared(self) -> Iterator[Limit]:
-        """Every limit of a function or a blueprint."""
-        for limits in (*self.decorated.values(), *self.blueprints.values()):
-            yield from limits
 
 
 def view_name(app: Flask, endpoint: str) -> str:
@@ -161,29 +156,25 @@ class Place:
         """The limits that apply now: a callable may return none."""
         if not self.destination.may_be_limited:
             return NO_LIMITS
-        own = _singles(self.own)
-        around = [] if _override(own) else _singles(self.around)
+        own = [*chain(*self.own)]
+        around = [] if _override(own) else [*chain(*self.around)]
         stricter = [*own, *around]
         wanted = self.wants_default and (
             not _override(stricter) or not any(each.serves(self.destination.method) for each in stricter)
         )
-        default = _singles(self.default) if wanted or (self.hinted and not _override(self.hinted)) else []
-        counted_once = [*_singles(self.always), *default]
+        default = self.default if wanted or (self.hinted and not _override(self.hinted)) else ()
+        counted_once = [*chain(*self.always, *default)]
         limits = dict.fromkeys((*counted_once, *stricter))
         return Resolved(tuple(sorted(limits, key=lambda each: each.limit)), frozenset((*counted_once, *around)))
 
     def _keyed_by(self, fixed: Resolved) -> tuple[KeyFunction, ...] | None:
-        declared = (*self.meta_limits, *chain.from_iterable(each.meta_limits for each in fixed.limits))
+        declared = (*self.meta_limits, *chain(*(each.meta_limits for each in fixed.limits)))
         if any(each.is_dynamic for each in declared):
             return None
-        limits = (*_singles(declared), *fixed.limits)
+        limits = (*chain(*declared), *fixed.limits)
         if any(each.exempt_when is not None or callable(each.cost) or callable(each.scope) for each in limits):
             return None
         return tuple(dict.fromkeys(each.key_func for each in limits))
-
-
-def _singles(declared: Iterable[Limit]) -> list[RuntimeLimit]:
-    return [single for each in declared for single in each.limits()]
 
 
 def _override(limits: Iterable[RuntimeLimit] | Iterable[Limit]) -> bool:
