@@ -36,7 +36,7 @@ class _Commands(AppGroup):
             raise click.ClickException(visible(str(error))) from error
 
 
-cli = _Commands("limiter", help="Show and reset the limits of this app's Limiters.")
+cli: AppGroup = _Commands("limiter", help="Show and reset the limits of this app's Limiters.")
 
 
 def add_commands(app: Flask) -> None:

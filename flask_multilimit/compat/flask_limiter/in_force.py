@@ -42,7 +42,8 @@ class InForce:
 
     def __init__(self, app: Flask, limiter: Any, options: Options) -> None:
         """Put ``limiter`` into force in ``app``. Raises :class:`ConfigurationError` for settings that make no sense."""
-        settings = self.settings = Settings(app.config, options)
+        settings = Settings(app.config, options)
+        self.settings: Settings = settings
         for each in settings.limits:
             each.bind(limiter)
         self.app = app
