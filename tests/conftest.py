@@ -101,15 +101,29 @@ def servers() -> Iterator[Servers]:
 
 
 @pytest.fixture(scope="session")
-def server(binary: Binary, servers: Servers) -> Server:
-    """The first server, shared by all tests; one that stops or freezes servers starts its own."""
+def shared_server(binary: Binary, servers: Servers) -> Server:
+    """The first server, for fixtures of many tests: it holds what other tests left there."""
     return servers.running(binary)
 
 
+@pytest.fixture
+def server(shared_server: Server) -> Server:
+    """The first server, which is empty; a test that stops or freezes servers starts its own."""
+    shared_server.shared_client().flushall()
+    return shared_server
+
+
 @pytest.fixture(scope="session", params=BINARIES or ["none"])
-def any_server(request: pytest.FixtureRequest, server_binaries: dict[str, Binary], servers: Servers) -> Server:
-    """Each server in turn."""
+def any_shared_server(request: pytest.FixtureRequest, server_binaries: dict[str, Binary], servers: Servers) -> Server:
+    """Each server in turn, for fixtures of many tests."""
     return servers.running(server_binaries[request.param])
+
+
+@pytest.fixture
+def any_server(any_shared_server: Server) -> Server:
+    """Each server in turn, which is empty."""
+    any_shared_server.shared_client().flushall()
+    return any_shared_server
 
 
 @pytest.fixture(scope="session")
@@ -145,18 +159,15 @@ def _no_watchers_of_earlier_tests() -> Iterator[None]:
 @pytest.fixture
 def redis_client(server: Server) -> redis.Redis:
     """A client of the first server, which is empty."""
-    client = server.shared_client()
-    client.flushall()
-    return client
+    return server.shared_client()
 
 
 @pytest.fixture
-def limiter(server: Server, redis_client: redis.Redis) -> Iterator[Limiter]:
+def limiter(server: Server) -> Iterator[Limiter]:
     """On an empty server, by its address, with a long timeout for busy machines."""
     limiter = Limiter(storage_from_uri(server.url, timeout=10.0))
     yield limiter
     limiter.close()
-    redis_client.flushall()
 
 
 @pytest.fixture(params=RATES)

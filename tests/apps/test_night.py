@@ -156,14 +156,14 @@ class Httpbin(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def httpbin(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Httpbin]:
+def httpbin(shared_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Httpbin]:
     folder: Path = tmp_path_factory.mktemp("night")
     (folder / "night_app.py").write_text(APP, encoding="utf-8")
     (folder / "limits.toml").write_text(LIMITS, encoding="utf-8")
-    with server.client() as client:
+    with shared_server.client() as client:
         client.flushall()
     settings = {
-        "FLASK_MULTILIMIT_STORAGE_URI": server.tcp_url,
+        "FLASK_MULTILIMIT_STORAGE_URI": shared_server.tcp_url,
         "FLASK_MULTILIMIT_STORAGE_TIMEOUT": "10",
         "FLASK_MULTILIMIT_FILE": str(folder / "limits.toml"),
     }

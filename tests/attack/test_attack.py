@@ -10,7 +10,7 @@ import os
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -336,16 +336,8 @@ def attack(siege: Siege, attempts: int) -> list[str]:
     return breaches
 
 
-@pytest.fixture
-def uri(server: Server) -> Iterator[str]:
-    with server.client() as client:
-        client.flushall()
-        yield server.url
-        client.flushall()
-
-
-def test_attack_breaks_no_promise(uri: str, record_property: Callable[[str, object], None]) -> None:
-    siege = besieged(uri, 7)
+def test_attack_breaks_no_promise(server: Server, record_property: Callable[[str, object], None]) -> None:
+    siege = besieged(server.url, 7)
 
     breaches = attack(siege, QUICK)
     siege.house.close()
@@ -359,15 +351,15 @@ def test_attack_breaks_no_promise(uri: str, record_property: Callable[[str, obje
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
-def test_long_attack_breaks_no_promise(uri: str, seed: int) -> None:
-    siege = besieged(uri, seed)
+def test_long_attack_breaks_no_promise(server: Server, seed: int) -> None:
+    siege = besieged(server.url, seed)
     assert attack(siege, SLOW) == []
     siege.house.close()
 
 
 @pytest.mark.parametrize("hole", ["no limits", "raw text", "an error"])
-def test_attack_detects_each_kind_of_hole(uri: str, monkeypatch: pytest.MonkeyPatch, hole: str) -> None:
-    siege = besieged(uri, 7, MULTILIMIT_ENABLED=hole != "no limits")
+def test_attack_detects_each_kind_of_hole(server: Server, monkeypatch: pytest.MonkeyPatch, hole: str) -> None:
+    siege = besieged(server.url, 7, MULTILIMIT_ENABLED=hole != "no limits")
     if hole == "raw text":
         monkeypatch.setattr("flask_multilimit.operate.dashboard.shell.visible_page", lambda page: page)
     if hole == "an error":

@@ -54,8 +54,6 @@ ARGUMENTS: dict[str, list[tuple[str, ...]]] = {
 @pytest.fixture
 def hostile(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
     """A house where every name is hostile, with traffic, bans, entries and a history."""
-    with server.client() as client:
-        client.flushall()
     made = house(server.url, ENDPOINT)
     monkeypatch.chdir(tmp_path)
     line = f'203.0.113.7 - u%s [22/Nov/2026:03:15:0%d +0000] "GET /0?x=%s HTTP/1.1" 200 1 "-" "{EVIL[:1]}"\n'

@@ -31,8 +31,6 @@ def status_of(app: Flask, path: str, address: str, **headers: str) -> int:
 @pytest.fixture
 def shop(server: Server) -> Iterator[Flask]:
     """An app in which a key, a guesser and a scanner are refused."""
-    with server.client() as client:
-        client.flushall()
     app = Flask("shop")
     app.config.update(MULTILIMIT_STORAGE_URI=server.url, MULTILIMIT_STORAGE_TIMEOUT=10, SECRET_KEY="of the shop")
     app.wsgi_app = ProxyFix(app.wsgi_app)  # type: ignore[method-assign]

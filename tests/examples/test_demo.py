@@ -27,10 +27,10 @@ SIXTY_SECONDS = "rate_limit:{index}:default::sliding_window:60000"
 
 
 @pytest.fixture(scope="module")
-def shared(server: Server) -> Iterator[Program]:
+def shared(shared_server: Server) -> Iterator[Program]:
     """The demo in four processes that share a server."""
     environment = {
-        "FLASK_MULTILIMIT_STORAGE_URI": server.url,
+        "FLASK_MULTILIMIT_STORAGE_URI": shared_server.url,
         # The test is about counts; a busy machine may answer late.
         "FLASK_MULTILIMIT_STORAGE_TIMEOUT": "10",
         # Tests delete keys on the server, which a deny cache would not see.

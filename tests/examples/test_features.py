@@ -348,8 +348,6 @@ class TestLimitedJob:
         assert seconds > 0.5
 
     def test_jobs_on_one_server_share_quotas(self, server: Server) -> None:
-        server.client().flushall()
-
         assert self.run(server.url)[0] == self.SENT
         assert self.run(server.url)[0] == [
             "ann: had enough for today",

@@ -51,8 +51,8 @@ def run(
 
 
 @pytest.fixture(scope="module")
-def processes(any_server: Server) -> Iterator[Processes]:
-    with processes_on(any_server, PROCESSES) as processes:
+def processes(any_shared_server: Server) -> Iterator[Processes]:
+    with processes_on(any_shared_server, PROCESSES) as processes:
         yield processes
 
 

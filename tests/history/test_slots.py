@@ -43,8 +43,8 @@ COMPILED_ONLY = {
 
 
 @pytest.fixture(scope="module")
-def processes(server: Server) -> Iterator[Processes]:
-    with processes_on(server, PROCESSES) as processes:
+def processes(shared_server: Server) -> Iterator[Processes]:
+    with processes_on(shared_server, PROCESSES) as processes:
         yield processes
 
 

@@ -43,8 +43,6 @@ SENT_AS = {
 
 @pytest.fixture(params=SERVERS)
 def program(request: pytest.FixtureRequest, server: Server, tmp_path: Path) -> Iterator[Program]:
-    with server.client() as client:
-        client.flushall()
     arguments = SERVERS[request.param]
     python_path = f"{HERE}:{':'.join(sys.path)}"
     environment = {"STORAGE_URI": server.url, "FILE": str(tmp_path / "file"), "PYTHONPATH": python_path}

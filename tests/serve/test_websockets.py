@@ -33,8 +33,6 @@ SERVERS = {
 
 @pytest.fixture(params=SERVERS)
 def program(request: pytest.FixtureRequest, server: Server) -> Iterator[Program]:
-    with server.client() as client:
-        client.flushall()
     environment = {"STORAGE_URI": server.url, "PYTHONPATH": f"{HERE}:{':'.join(sys.path)}"}
     with Program(*SERVERS[request.param], environment=environment) as program:
         yield program

@@ -57,9 +57,7 @@ def app(request: pytest.FixtureRequest) -> Iterator[Flask]:
     """The app in memory, then on a real server."""
     uri = "memory://"
     if request.param == "server":
-        server = request.getfixturevalue("server")
-        server.client().flushall()
-        uri = server.url
+        uri = request.getfixturevalue("server").url
     app = make_app(MULTILIMIT_STORAGE_URI=uri, MULTILIMIT_STORAGE_TIMEOUT=5)
     yield app
     gate_of(app).limiter.close()

@@ -104,9 +104,6 @@ def on_memory() -> Command:
 
 @pytest.fixture
 def on_server(server: Server) -> Command:
-    """On an empty server."""
-    with server.client() as client:
-        client.flushall()
     return Command(SHOP, server.url)
 
 

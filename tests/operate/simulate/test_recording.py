@@ -22,7 +22,6 @@ from flask_multilimit.serve.gate import gate_of
 from flask_multilimit.simulation import Report, read_logs, simulate
 from support.forks import forked
 from support.processes import Program
-from support.servers import Server
 from support.waiting import until
 
 from .recorded_app import make_app
@@ -76,9 +75,7 @@ def test_recording_of_gunicorn_is_replayed_with_the_same_verdicts(
 ) -> None:
     uri = "memory://"
     if storage == "server":
-        server: Server = request.getfixturevalue("server")
-        server.client().flushall()
-        uri = server.url
+        uri = request.getfixturevalue("server").url
     environment = {"RECORDED": str(tmp_path), "STORAGE": uri, "PYTHONPATH": f"tests{os.pathsep}."}
     program = Program(
         *("gunicorn", "--bind", "127.0.0.1:0", "--workers", str(workers), "--threads", str(THREADS)),

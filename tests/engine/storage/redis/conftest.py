@@ -14,7 +14,6 @@ from support.servers import Server
 def client(any_server: Server) -> Iterator[redis.Redis]:
     """A client of each server in turn. The server is empty."""
     with any_server.client() as client:
-        client.flushall()
         yield client
 
 
@@ -22,5 +21,4 @@ def client(any_server: Server) -> Iterator[redis.Redis]:
 def served(any_server: Server) -> Iterator[Limiter]:
     """A limiter on each server in turn, by the server's own clock. The server is empty."""
     with any_server.client() as own:
-        own.flushall()
         yield bare(own)

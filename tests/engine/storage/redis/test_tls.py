@@ -29,8 +29,8 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 
 @pytest.fixture(scope="module")
-def port(any_server: Server, certificates: Certificates) -> Iterator[int]:
-    with tls_server(any_server.binary, certificates) as (_, port):
+def port(any_shared_server: Server, certificates: Certificates) -> Iterator[int]:
+    with tls_server(any_shared_server.binary, certificates) as (_, port):
         yield port
 
 

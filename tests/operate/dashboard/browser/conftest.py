@@ -46,10 +46,10 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def shop(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
-    server.client().flushall()
+def shop(shared_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+    shared_server.client().flushall()
     recorded: Path = tmp_path_factory.mktemp("recorded")
-    environment = {"FLASK_MULTILIMIT_STORAGE_URI": server.url, "RECORDED": str(recorded)}
+    environment = {"FLASK_MULTILIMIT_STORAGE_URI": shared_server.url, "RECORDED": str(recorded)}
     with Program(
         *("gunicorn", "--bind", "127.0.0.1:0", "--workers", str(WORKERS), "--worker-class", "gthread"),
         *("--threads", "4", "operate.dashboard.browser.served:app"),
