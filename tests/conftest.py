@@ -10,16 +10,17 @@ from flask.testing import FlaskClient
 from hypothesis import HealthCheck, settings
 
 from flask_multilimit import MultiLimit
-from flask_multilimit.control.watch import ControlFollower
 from flask_multilimit.declare.advice import Stack
-from flask_multilimit.engine import Limiter, RedisStorage, forks, storage_from_uri, threads
+from flask_multilimit.engine import Limiter, RedisStorage, forks, storage_from_uri
 from flask_multilimit.engine.storage.redis.compiled import Shapes
+from flask_multilimit.engine.threads import Beat
 from support.clock import Clock
 from support.cluster import Cluster
 from support.doubles import RecordingStorage
 from support.folders import TESTS
 from support.rates import RATES
 from support.servers import ENVIRONMENT_VARIABLE, Binary, Server, Servers, find_binaries
+from support.waiting import PATIENCE
 
 IGNORED = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 settings.register_profile("patient", deadline=None, suppress_health_check=IGNORED)
@@ -140,20 +141,14 @@ def cluster(shared_cluster: Cluster) -> Cluster:
 
 
 @pytest.fixture(autouse=True)
-def _no_traffic_of_earlier_tests() -> Iterator[None]:
-    """What an app has counted is not flushed into the server of another test."""
+def _no_threads_of_earlier_tests() -> Iterator[None]:
+    """What an app asks or sends in the background is not asked in another test, or sent to its server."""
     yield
-    for each in list(threads._with_last):
-        each.close()
-
-
-@pytest.fixture(autouse=True)
-def _no_watchers_of_earlier_tests() -> Iterator[None]:
-    """What an app asks in the background is not asked in another test."""
-    yield
-    for each in list(forks._notified):
-        if isinstance(each, ControlFollower):
-            each.close()
+    beats = [each for each in forks.listed(forks._notified) if isinstance(each, Beat)]
+    for beat in beats:
+        beat.close()
+    for beat in beats:
+        assert beat.close(wait=PATIENCE), "a thread of this test still runs"
 
 
 @pytest.fixture
