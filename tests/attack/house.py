@@ -12,6 +12,7 @@ from flask.testing import FlaskClient
 from flask_multilimit import IP, USER, Ban, MultiLimit, rate_limiter
 from flask_multilimit.dashboard import Dashboard
 from flask_multilimit.serve.gate import gate_of
+from support.asking import pass_a_second
 
 SECRET = {"SECRET_KEY": "key of the tests", "MULTILIMIT_LOG": "subjects"}
 
@@ -40,7 +41,7 @@ class House:
         return str(result.output)
 
     def flush(self) -> None:
-        gate_of(self.app).audience.background.once()
+        pass_a_second(self.app)
 
     def close(self) -> None:
         self.app.logger.handlers.clear()

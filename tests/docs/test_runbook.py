@@ -13,8 +13,7 @@ from werkzeug.middleware.proxy_fix import ProxyFix
 
 from flask_multilimit import IP, Ban, MultiLimit, rate_limiter
 from flask_multilimit.dashboard import Dashboard
-from flask_multilimit.serve.gate import gate_of
-from support.asking import view
+from support.asking import pass_a_second, view
 from support.folders import ROOT
 from support.servers import Server
 from support.waiting import until
@@ -45,7 +44,7 @@ def shop(server: Server) -> Iterator[Flask]:
         status_of(app, "/basic-auth", GUESSER)
         status_of(app, f"/wp-{number}.php", SCANNER)
         status_of(app, "/home", f"192.0.2.{number % 12}")
-    gate_of(app).audience.background.once()
+    pass_a_second(app)
     yield app
     multilimit.close()
 

@@ -9,8 +9,7 @@ from flask import Flask, request
 
 from flask_multilimit import IP, USER, ConfigurationError, MultiLimit, rate_limiter
 from flask_multilimit.engine import StorageError
-from flask_multilimit.serve.gate import gate_of
-from support.asking import statuses, view
+from support.asking import pass_a_second, statuses, view
 
 PLANS = {"ada": "10/minute", "bob": "2/minute"}
 
@@ -41,7 +40,7 @@ def test_standing_uses_the_dynamic_rules_of_the_user() -> None:
     statuses(app, "/mine", "/mine", "/mine", headers={"X-User": "ada"})
     statuses(app, "/mine", "/mine", "/mine", headers={"X-User": "bob"})
 
-    gate_of(app).audience.background.once()
+    pass_a_second(app)
 
     with app.app_context():
         ada, bob, new = (multilimit.standing(user=name) for name in ("ada", "bob", "new"))

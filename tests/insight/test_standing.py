@@ -31,7 +31,7 @@ from flask_multilimit.insight.text import local_time
 from flask_multilimit.insight.traffic import looking, now
 from flask_multilimit.observe.traffic import reader_of
 from flask_multilimit.serve.gate import gate_of
-from support.asking import ask, statuses, view
+from support.asking import ask, pass_a_second, statuses, view
 from support.changes import control_of
 from support.clock import Clock
 from support.cluster import Cluster
@@ -73,7 +73,7 @@ def command(app: Flask, *arguments: str) -> Any:
 def counted(app: Flask, *paths: str, **options: Any) -> list[int]:
     """The status of one request of the client to each path. Afterwards, the storage has the traffic."""
     found = statuses(app, *paths, **{"environ_base": CLIENT, **options})
-    gate_of(app).audience.background.once()
+    pass_a_second(app)
     return found
 
 
@@ -674,11 +674,8 @@ def shared(request: pytest.FixtureRequest) -> str:
     if request.param == "memory":
         return "memory://"
     if request.param == "cluster":
-        uri: str = request.getfixturevalue("cluster").uri
-        return uri
-    request.getfixturevalue("redis_client")
-    server: Server = request.getfixturevalue("server")
-    return server.url
+        return str(request.getfixturevalue("cluster").uri)
+    return str(request.getfixturevalue("server").url)
 
 
 @pytest.mark.parametrize("traffic", [True, False], ids=["by traffic", "by keys"])

@@ -17,8 +17,8 @@ from flask_multilimit.observe.metrics import COUNTS, READINGS
 from flask_multilimit.observe.opentelemetry import OpenTelemetryObserver
 from flask_multilimit.observe.prometheus import PrometheusMetrics
 from flask_multilimit.serve.audience import AppAudience
-from flask_multilimit.serve.gate import gate_of
 from flask_multilimit.signals import Event
+from support.asking import pass_a_second
 from support.folders import DOCS
 
 REAL = ("ok", {"X-Units": "5"})
@@ -98,7 +98,7 @@ def test_prometheus_and_opentelemetry_export_the_same_numbers(
             client.get(path)
     for observer in (prometheus, opentelemetry):
         observer(Event("view", "refunded", "storage", None, 0.0, 0.0, (), None))
-    gate_of(app).audience.background.once()
+    pass_a_second(app)
     opentelemetry.flush()
 
     one, other = of_prometheus(registry), of_opentelemetry(reader)

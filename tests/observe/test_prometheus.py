@@ -20,6 +20,7 @@ from flask_multilimit.observe.prometheus import PrometheusMetrics
 from flask_multilimit.observe.traffic import flushing
 from flask_multilimit.serve.gate import gate_of
 from flask_multilimit.signals import Event
+from support.asking import pass_a_second
 from support.doubles import RecordingStorage
 from support.forks import forked
 from support.waiting import until
@@ -41,7 +42,7 @@ class Shop:
 
     def pass_a_second(self, seconds: int = 1) -> None:
         for _ in range(seconds):
-            gate_of(self.app).audience.background.once()
+            pass_a_second(self.app)
 
     def shows(self, name: str) -> dict[tuple[str, ...], float]:
         """The values of one metric, by its labels in the order of their names."""

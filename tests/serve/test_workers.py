@@ -38,7 +38,6 @@ def uri(request: pytest.FixtureRequest) -> str:
     """The URI of an empty server, or of an empty cluster."""
     if request.param == "cluster":
         return str(request.getfixturevalue("cluster").uri)
-    request.getfixturevalue("redis_client")
     return str(request.getfixturevalue("server").url)
 
 

@@ -10,6 +10,9 @@ from blinker import NamedSignal
 from flask import Flask, Response
 from werkzeug.test import TestResponse
 
+from flask_multilimit.serve.gate import gate_of
+from support.waiting import PATIENCE
+
 
 def view() -> Callable[[], str]:
     """A new function at each call, because a limiter is attached to its function."""
@@ -24,6 +27,13 @@ def ask(app: Flask, path: str = "/", *, method: str = "GET", **options: Any) -> 
 def statuses(app: Flask, *paths: str, method: str = "GET", **options: Any) -> list[int]:
     """The status of one request to each path, in this order."""
     return [ask(app, path, method=method, **options).status_code for path in paths]
+
+
+def pass_a_second(app: Flask) -> None:
+    """Run now what runs once a second. A turn that has begun ends first: it may have taken counts, and sent none."""
+    background = gate_of(app).audience.background
+    assert background.beat.close(wait=PATIENCE)
+    background.once()
 
 
 def made_public(response: Response) -> Response:

@@ -11,6 +11,7 @@ from flask_multilimit import ConfigurationError, LimitType, MultiLimit, Rule, ra
 from flask_multilimit.observe.traffic import Check, RecentTraffic, RuleCount, flushing, reader_of
 from flask_multilimit.observe.traffic.flushing import Traffic
 from flask_multilimit.serve.gate import gate_of
+from support.asking import pass_a_second
 from support.doubles import OwnStorage, RecordingStorage
 from support.servers import Server
 from support.waiting import until
@@ -42,11 +43,17 @@ class Shop:
         return reader_of(gate.limiter.storage, gate.settings.key_prefix).read(60)
 
 
+@pytest.fixture
+def _no_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread that runs once a second takes nothing that the test counts."""
+    monkeypatch.setattr(flushing, "SECONDS", 3600.0)
+
+
 def test_traffic_is_counted_by_default() -> None:
     shop = Shop()
     shop.ask(10)
 
-    shop.traffic.flush()
+    pass_a_second(shop.app)
 
     recent = shop.read()
     assert recent.total.checks == {Check("index", "allowed", "memory"): 3, Check("index", "refused", "memory"): 7}
@@ -78,7 +85,7 @@ def test_traffic_keys_have_the_prefix_and_a_ttl(server: Server, redis_client: re
     shop = Shop(STORAGE_URI=server.url, STORAGE_TIMEOUT=10, KEY_PREFIX="shop:")
     shop.ask(5)
 
-    shop.traffic.flush()
+    pass_a_second(shop.app)
 
     keys: list[bytes] = [key for key in redis_client.scan_iter("*") if b"{*traffic}" in key]
     assert len(keys) == 4
@@ -95,6 +102,7 @@ def test_traffic_keys_have_the_prefix_and_a_ttl(server: Server, redis_client: re
         ("local", [200] * 3 + [429], {Check("index", "allowed", "local"): 3, Check("index", "refused", "local"): 1}),
     ],
 )
+@pytest.mark.usefixtures("_no_turn")
 def test_requests_in_an_outage_are_counted(
     storage: RecordingStorage, policy: str, statuses: list[int], counted: dict[Check, int]
 ) -> None:
@@ -119,6 +127,7 @@ def test_waits_are_counted(app: Flask) -> None:
 
 
 @pytest.mark.parametrize("log", ["summary", "off"])
+@pytest.mark.usefixtures("_no_turn")
 def test_refusals_are_logged_unless_switched_off_even_when_storage_keeps_none(
     caplog: pytest.LogCaptureFixture, log: str
 ) -> None:
@@ -154,7 +163,7 @@ def test_subjects_are_plain_hashed_or_left_out_by_setting() -> None:
     for how in ("plain", "hashed", "none"):
         shop = Shop(TRAFFIC_SUBJECTS=how)
         shop.ask(5)
-        shop.traffic.flush()
+        pass_a_second(shop.app)
         found[how] = [top.subject for top in shop.read().top_subjects()]
 
     assert found["plain"] == ["127.0.0.1"]

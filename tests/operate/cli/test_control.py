@@ -18,6 +18,7 @@ from flask_multilimit.insight.values import ROWS
 from flask_multilimit.operate.cli import user_name
 from flask_multilimit.serve.gate import gate_of
 from operate.cli.conftest import SHOP, Command, call
+from support.asking import pass_a_second
 from support.doubles import raising
 from support.servers import Server
 from support.waiting import until
@@ -48,7 +49,7 @@ def test_durations_are_right_on_a_machine_with_a_wrong_clock(
     on_server: Command, shop: FlaskClient, monkeypatch: pytest.MonkeyPatch, ahead: int
 ) -> None:
     call(shop, "/update", 11)
-    gate_of(shop.application).audience.background.once()
+    pass_a_second(shop.application)
     clock = time.time
     monkeypatch.setattr(time, "time", lambda: clock() + ahead)
 

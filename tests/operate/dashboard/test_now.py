@@ -11,7 +11,7 @@ from flask_multilimit.engine import StorageError
 from flask_multilimit.engine.storage import MemoryStorage, StoredKey
 from flask_multilimit.insight.traffic import MEMORY, memory_of
 from flask_multilimit.serve.gate import gate_of
-from support.asking import ask, statuses, view
+from support.asking import ask, pass_a_second, statuses, view
 from support.forks import forked
 
 from .conftest import ROOT, browser_of, made
@@ -19,7 +19,7 @@ from .conftest import ROOT, browser_of, made
 
 def flush_traffic(app: Flask) -> None:
     """Flush the traffic, and forget what pages have read of it."""
-    gate_of(app).audience.background.once()
+    pass_a_second(app)
     app.extensions.pop(MEMORY, None)
 
 
