@@ -41,7 +41,7 @@ from flask_multilimit.dashboard import Dashboard
 assert MultiLimit.__init__.__code__.co_filename.startswith(archive)
 
 app = Flask(__name__)
-app.config["MULTILIMIT_STORAGE_URI"] = uri
+app.config.update(MULTILIMIT_STORAGE_URI=uri, MULTILIMIT_STORAGE_TIMEOUT=10)
 app.register_blueprint(Dashboard(MultiLimit(app), authorize=lambda: "me", url_prefix="/limits"))
 
 

@@ -11,7 +11,7 @@ from control.conftest import Shop, SlowStart, shop_on
 from flask_multilimit import Ban, ConfigurationError
 from flask_multilimit.control import follow_control
 from flask_multilimit.control.store import StoreInStorage
-from flask_multilimit.engine import Hits, Limiter, hits_for
+from flask_multilimit.engine import Hits, Limiter, hits_for, storage_from_uri
 from flask_multilimit.signals import subject_banned
 from support.asking import commands
 from support.waiting import until
@@ -240,7 +240,7 @@ def test_refund_may_name_one_key_by_several_hits_while_overrides_apply(shop: Sho
 def test_limiter_without_an_app_applies_overrides_with_follow_control(
     on_server: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    limiter, control = Limiter(on_server), shop_on(on_server).control
+    limiter, control = Limiter(storage_from_uri(on_server, timeout=10)), shop_on(on_server).control
     follow_control(limiter)
     try:
         assert passes(limiter, mail()) == 2
@@ -257,7 +257,7 @@ def test_no_check_of_a_new_process_passes_before_it_knows_the_overrides(
     on_server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shop_on(on_server).control.override("mail", limiter="user", rules="5/minute", lasting=True, force=True)
-    limiter = Limiter(on_server)
+    limiter = Limiter(storage_from_uri(on_server, timeout=10))
     follow_control(limiter)
 
     decisions = SlowStart(monkeypatch).two(lambda: limiter.check(mail()))
@@ -268,7 +268,7 @@ def test_no_check_of_a_new_process_passes_before_it_knows_the_overrides(
 
 def test_limiter_follows_control_if_its_first_try_failed(on_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     shop_on(on_server).control.override("mail", limiter="user", rules="5/minute", lasting=True, force=True)
-    limiter = Limiter(on_server)
+    limiter = Limiter(storage_from_uri(on_server, timeout=10))
     follow_control(limiter)
     monkeypatch.setattr(StoreInStorage, "read", Mock(side_effect=ConfigurationError("the directory is not writable")))
     with pytest.raises(ConfigurationError):
@@ -283,7 +283,7 @@ def test_limiter_follows_control_if_its_first_try_failed(on_server: str, monkeyp
 
 def test_check_of_a_limiter_that_follows_control_is_one_command(on_server: str, redis_client: redis.Redis) -> None:
     shop_on(on_server).control.override("mail", times=3.0, lasting=True, force=True)
-    limiter = Limiter(on_server)
+    limiter = Limiter(storage_from_uri(on_server, timeout=10))
     follow_control(limiter)
     limiter.check(mail())
 

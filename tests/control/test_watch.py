@@ -386,7 +386,7 @@ import os, time
 from flask import Flask, jsonify
 from flask_multilimit import MultiLimit
 app = Flask(__name__)
-app.config["MULTILIMIT_STORAGE_URI"] = os.environ["STORAGE_URI"]
+app.config.update(MULTILIMIT_STORAGE_URI=os.environ["STORAGE_URI"], MULTILIMIT_STORAGE_TIMEOUT=10)
 multilimit = MultiLimit(app)
 
 def show(status=200):

@@ -12,7 +12,7 @@ from flask import Blueprint, Flask, Response
 
 from flask_multilimit import MultiLimit, Rule, rate_limiter
 from flask_multilimit.control.store import StoredDocument
-from flask_multilimit.engine import Limiter, MemoryStorage, hits_for
+from flask_multilimit.engine import Limiter, MemoryStorage, hits_for, storage_from_uri
 from flask_multilimit.engine.storage.schemes import SCHEMES, Scheme
 from flask_multilimit.engine.threads import Beat
 from flask_multilimit.observe.traffic.reading import reader_of
@@ -138,7 +138,7 @@ def test_close_ends_all_background_threads() -> None:
 
 def app_on(server: Server) -> tuple[Flask, MultiLimit]:
     app = Flask("shop")
-    app.config["MULTILIMIT_STORAGE_URI"] = server.url
+    app.config.update(MULTILIMIT_STORAGE_URI=server.url, MULTILIMIT_STORAGE_TIMEOUT=10)
     multilimit = MultiLimit(app, default_limits="9/minute")
     app.add_url_rule("/", "view", view())
     return app, multilimit
@@ -151,7 +151,7 @@ def test_close_flushes_counted_traffic(server: Server) -> None:
 
     multilimit.close()
 
-    limiter = Limiter(server.url)
+    limiter = Limiter(storage_from_uri(server.url, timeout=10))
     assert sum(reader_of(limiter.storage, "rate_limit:").read(60).checks(endpoint="view")) == 2
     limiter.close()
 
@@ -159,12 +159,12 @@ def test_close_flushes_counted_traffic(server: Server) -> None:
 @pytest.mark.usefixtures("redis_client")  # empties the server: another test may have left lists there
 def test_close_returns_units_of_leases(server: Server) -> None:
     app = Flask("shop")
-    app.config["MULTILIMIT_STORAGE_URI"] = server.url
+    app.config.update(MULTILIMIT_STORAGE_URI=server.url, MULTILIMIT_STORAGE_TIMEOUT=10)
     multilimit = MultiLimit(app)
     leased = Rule(60, 100, lease=50)
     app.add_url_rule("/", "view", rate_limiter(rules=leased)(view()))
     statuses(app, *["/"] * 6)
-    other = Limiter(server.url)
+    other = Limiter(storage_from_uri(server.url, timeout=10))
     asked = hits_for(leased, scope="view")
     held = 100 - 6 - other.peek(asked).remaining
 
@@ -247,7 +247,7 @@ def test_close_settles_streams_that_have_ended(server: Server, monkeypatch: pyte
 
     multilimit.close()
 
-    limiter = Limiter(server.url)
+    limiter = Limiter(storage_from_uri(server.url, timeout=10))
     assert limiter.peek(hits_for(rule, scope="stream")).remaining == 97
     limiter.close()
 

@@ -144,6 +144,7 @@ def test_setting_that_prevents_every_request_is_reported_as_wrong(
 
 
 def test_mistake_in_a_declaration_is_all_that_doctor_reports(app: Flask, server: Server) -> None:
+    app.config["MULTILIMIT_STORAGE_TIMEOUT"] = 10
     MultiLimit(app, storage=server.url)
     app.add_url_rule("/", "inbox", rate_limiter(type=USER, rules="9/hour")(view()))
 
@@ -543,6 +544,7 @@ def test_setting_is_not_known_if_the_connection_breaks_while_it_is_asked_for(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = Flask("shop")
+    app.config["MULTILIMIT_STORAGE_TIMEOUT"] = 10
     MultiLimit(app, storage=server.url, application_limits=Rule(time=60, count=20_000))
     monkeypatch.setattr(redis.Redis, "config_get", Mock(side_effect=ConnectionResetError))
     with app.app_context():

@@ -112,7 +112,7 @@ def test_probes_of_the_storage_are_not_listed(server: Server, redis_client: redi
 def test_quota_of_a_key_is_all_that_a_bucket_holds(server: Server, redis_client: redis.Redis) -> None:
     del redis_client  # which empties the server
     app = Flask("shop")
-    app.config["MULTILIMIT_STORAGE_URI"] = server.url
+    app.config.update(MULTILIMIT_STORAGE_URI=server.url, MULTILIMIT_STORAGE_TIMEOUT=10)
     MultiLimit(app, application_limits=Rule(60, 5, algorithm="token_bucket", burst=20))
     app.add_url_rule("/", "show", lambda: "ok")
     app.test_client().get("/")

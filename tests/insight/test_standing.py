@@ -151,6 +151,7 @@ def test_why_says_so_everywhere_while_one_kind_of_limit_or_one_shard_cannot_be_c
 @pytest.mark.parametrize("limited", ["by subject", "by another extension", "in a function", "on one shard at least"])
 def test_now_says_that_a_shard_which_any_limit_may_need_cannot_be_charged(limited: str, cluster: Cluster) -> None:
     app = Flask("shop")
+    app.config["MULTILIMIT_STORAGE_TIMEOUT"] = 10
     limits = MultiLimit(app, storage=cluster.uri)
     if limited == "by another extension":
         limits.add_listing(lambda *_: {})
@@ -193,6 +194,7 @@ def test_why_needs_no_limits_and_writes_nothing_into_the_memory_of_this_process(
     server: Server,
 ) -> None:
     free, limited = Flask("free"), Flask("limited")
+    free.config["MULTILIMIT_STORAGE_TIMEOUT"] = 10
     MultiLimit(free, storage=server.url)
     MultiLimit(limited)
     posting = rate_limiter(type=IP, rules="3/minute", methods=["POST"])(view())

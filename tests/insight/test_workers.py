@@ -41,7 +41,9 @@ def test_worker_with_other_limits_is_counted_apart(on_server: str) -> None:
     first = shop_on(on_server)
     first.statuses(1)
     app = Flask("shop")
-    app.config.update(MULTILIMIT_STORAGE_URI=on_server, MULTILIMIT_DEFAULT_LIMITS="3/minute")
+    app.config.update(
+        MULTILIMIT_STORAGE_URI=on_server, MULTILIMIT_STORAGE_TIMEOUT=10, MULTILIMIT_DEFAULT_LIMITS="3/minute"
+    )
     MultiLimit(app)
     app.add_url_rule("/", "show", lambda: "ok")
     assert ask(app, "/").status_code == 200

@@ -47,6 +47,7 @@ def test_response_that_fails_the_condition_is_refunded(login: Flask) -> None:
 
 def test_refund_is_reported_with_its_endpoint_on_a_cluster(cluster: Cluster) -> None:
     app = Flask("shop")
+    app.config["MULTILIMIT_STORAGE_TIMEOUT"] = 10
     multilimit, events = MultiLimit(app, storage=cluster.uri), list[Event]()
     app.add_url_rule("/", "login", rate_limiter(rules="3/minute", charge_when=failed)(answer))
 

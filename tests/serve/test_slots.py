@@ -615,6 +615,7 @@ def test_task_that_outlives_its_async_function_does_not_hold_slots(app: Flask) -
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 def test_forked_child_does_not_release_the_slot_of_its_parent(server: Server, redis_client: redis.Redis) -> None:
     app = Flask(__name__)
+    app.config["MULTILIMIT_STORAGE_TIMEOUT"] = 10
     multilimit = MultiLimit(app, storage=server.url)
     key = hits_for("1 at once", scope="export")[0].key
     redis_client.delete(key)
@@ -638,6 +639,7 @@ def test_forked_child_does_not_release_the_slot_of_its_parent(server: Server, re
 @pytest.mark.parametrize("how", ["release", "refund"])
 def test_slot_released_early_is_released_once(server: Server, redis_client: redis.Redis, how: str) -> None:
     app = Flask(__name__)
+    app.config["MULTILIMIT_STORAGE_TIMEOUT"] = 10
     multilimit = MultiLimit(app, storage=server.url)
     redis_client.delete(hits_for("2 at once", scope="early")[0].key)
 

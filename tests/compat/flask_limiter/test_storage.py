@@ -86,7 +86,7 @@ def test_storage_options_of_local_storage_are_an_error() -> None:
 def test_limits_are_kept_on_a_server(server: Server) -> None:
     answers = []
     for _ in range(2):  # the second app is a restart
-        app = Flask("shop")
+        app = app_with(MULTILIMIT_STORAGE_TIMEOUT=10)
         limiter = Limiter(get_remote_address, app=app, storage_uri=server.url, key_prefix="shop")
         app.get("/")(limiter.limit("3/hour")(lambda: "ok"))
         answers += [app.test_client().get("/").status_code for _ in range(2)]
@@ -103,7 +103,7 @@ def app_with(**config: Any) -> Flask:
 
 
 def test_apps_with_other_prefixes_on_one_server_have_counters_of_their_own(server: Server) -> None:
-    apps = [app_with(MULTILIMIT_KEY_PREFIX=f"{name}:") for name in ("shop", "blog")]
+    apps = [app_with(MULTILIMIT_KEY_PREFIX=f"{name}:", MULTILIMIT_STORAGE_TIMEOUT=10) for name in ("shop", "blog")]
     shop, blog = (Limiter(get_remote_address, app=app, storage_uri=server.url).storage for app in apps)
     shop.incr("mail", 60, amount=2)
 

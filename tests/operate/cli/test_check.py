@@ -10,7 +10,7 @@ from flask import Flask, request
 from flask.testing import FlaskClient
 
 from flask_multilimit import DEFAULT, IP, USER, LimitType, MultiLimit, rate_limiter
-from flask_multilimit.engine import Limiter, hits_for
+from flask_multilimit.engine import Limiter, hits_for, storage_from_uri
 from operate.cli.conftest import ADDRESS, Command, call
 from support.asking import view
 
@@ -37,7 +37,7 @@ def test_check_shows_remaining_units_and_that_a_request_would_pass(on_server: Co
 
 
 def test_check_and_why_show_a_debt_as_units_over(on_server: Command) -> None:
-    limiter = Limiter(on_server.environment["FLASK_MULTILIMIT_STORAGE_URI"])
+    limiter = Limiter(storage_from_uri(on_server.environment["FLASK_MULTILIMIT_STORAGE_URI"], timeout=10))
     wanted = hits_for("3 per 20 seconds", scope="update", subject="ip:203.0.113.7")
     limiter.settle(limiter.check(wanted), 1343)
 
@@ -56,7 +56,7 @@ def test_check_says_that_wait_for_a_slot_is_not_known(on_server: Command, tmp_pa
     file = tmp_path / "reports.py"
     file.write_text(REPORTS)
     uri = on_server.environment["FLASK_MULTILIMIT_STORAGE_URI"]
-    check, limiter = Command(file, uri), Limiter(uri)
+    check, limiter = Command(file, uri), Limiter(storage_from_uri(uri, timeout=10))
     for _ in range(2):
         limiter.check(hits_for("2 at once", scope="report", subject="ip:203.0.113.7"))
 

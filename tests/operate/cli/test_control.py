@@ -157,7 +157,7 @@ def test_dry_run_shows_a_change_without_making_it(on_server: Command) -> None:
 
 def test_change_of_hundreds_of_endpoints_shows_a_few_of_them_before_it_asks(server: Server) -> None:
     app = Flask("shop")
-    app.config["MULTILIMIT_STORAGE_URI"] = server.url
+    app.config.update(MULTILIMIT_STORAGE_URI=server.url, MULTILIMIT_STORAGE_TIMEOUT=10)
     MultiLimit(app)
     for number in range(300):
         app.add_url_rule(f"/{number}", f"view{number}", lambda: "ok")

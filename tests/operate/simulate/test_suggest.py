@@ -353,6 +353,7 @@ def test_command_to_try_a_limit_is_quoted_for_a_shell() -> None:
 
 def test_command_to_try_a_limit_adds_a_shadow_limit(server: Server, redis_client: redis.Redis) -> None:  # noqa: ARG001
     app = Flask("shop")
+    app.config["MULTILIMIT_STORAGE_TIMEOUT"] = 10
     MultiLimit(app, storage=server.url)
     app.add_url_rule("/search", "search", lambda: "ok")
     _, *words = shlex.split(command(suggest(arrivals_of([0]), 60)) or "")

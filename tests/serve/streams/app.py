@@ -11,6 +11,7 @@ from flask import Flask, Response, request, send_file, stream_with_context
 from flask_multilimit import MultiLimit, Rule, rate_limiter, settle
 
 app = Flask(__name__)
+app.config["MULTILIMIT_STORAGE_TIMEOUT"] = 10
 multilimit = MultiLimit(app, storage=os.environ["STORAGE_URI"])
 
 SECONDS = 20.0

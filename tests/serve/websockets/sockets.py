@@ -9,6 +9,7 @@ from flask_sock import Sock  # type: ignore[import-untyped]
 from flask_multilimit import MultiLimit, rate_limiter
 
 app = Flask(__name__)
+app.config["MULTILIMIT_STORAGE_TIMEOUT"] = 10
 multilimit = MultiLimit(app, storage=os.environ["STORAGE_URI"])
 sock = Sock(app)
 

@@ -49,11 +49,11 @@ def browser() -> Iterator[Browser]:
 def shop(shared_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
     shared_server.client().flushall()
     recorded: Path = tmp_path_factory.mktemp("recorded")
-    environment = {"FLASK_MULTILIMIT_STORAGE_URI": shared_server.url, "RECORDED": str(recorded)}
+    storage = {"FLASK_MULTILIMIT_STORAGE_URI": shared_server.url, "FLASK_MULTILIMIT_STORAGE_TIMEOUT": "10"}
     with Program(
         *("gunicorn", "--bind", "127.0.0.1:0", "--workers", str(WORKERS), "--worker-class", "gthread"),
         *("--threads", "4", "operate.dashboard.browser.served:app"),
-        environment=environment,
+        environment={**storage, "RECORDED": str(recorded)},
     ) as program:
         yield Shop(program.port)
 

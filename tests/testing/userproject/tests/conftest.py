@@ -12,7 +12,8 @@ from guestbook import create_app
 def app() -> Flask:
     """On the server that the environment names, else in memory."""
     uri = os.environ.get("GUESTBOOK_STORAGE_URI", "memory://")
-    return create_app({"TESTING": True, "MULTILIMIT_STORAGE_URI": uri, "MULTILIMIT_KEY_PREFIX": "guestbook-test:"})
+    storage = {"MULTILIMIT_STORAGE_URI": uri, "MULTILIMIT_STORAGE_TIMEOUT": 10}
+    return create_app({"TESTING": True, **storage, "MULTILIMIT_KEY_PREFIX": "guestbook-test:"})
 
 
 @pytest.fixture

@@ -77,7 +77,7 @@ def app(server: Server, redis_client: redis.Redis) -> Flask:
     assert redis_client.dbsize() == 0
     app = Flask("shop")
     app.testing = True
-    app.config["MULTILIMIT_STORAGE_URI"] = server.url
+    app.config.update(MULTILIMIT_STORAGE_URI=server.url, MULTILIMIT_STORAGE_TIMEOUT=10)
     return app
 
 
