@@ -13,7 +13,8 @@ from blinker import NamedSignal
 from docs.snippets import FIRST, run_example
 from flask_multilimit import signals
 from flask_multilimit.engine.algorithms import ALGORITHMS
-from flask_multilimit.engine.storage import SCHEMES
+from flask_multilimit.engine.storage import SCHEMES, Scheme
+from flask_multilimit.observe.traffic import flushing
 from flask_multilimit.serve.gate import gate_of
 from support.folders import ROOT
 from support.servers import Server
@@ -45,6 +46,9 @@ def run(
     monkeypatch.setenv("CERTIFICATES", str(certificates.ca.parent))
     modules = set(sys.modules)
     tables: list[tuple[dict[str, Any], dict[str, Any]]] = [(table, dict(table)) for table in (ALGORITHMS, SCHEMES)]
+    open_uri = SCHEMES["redis"].open
+    SCHEMES["redis"] = Scheme(lambda uri, _: open_uri(uri, 10.0))  # the default is too short for a busy machine
+    monkeypatch.setattr(flushing, "SECONDS", 3600.0)  # tests list all keys, and it would send counts meanwhile
 
     def run(page: str, example: str = FIRST) -> dict[str, Any]:
         namespace = run_example(ROOT / page, example, server_url=url, folder=tmp_path)
