@@ -72,8 +72,8 @@ def heard(app: Flask, *signals: NamedSignal) -> Iterator[list[tuple[str, Any]]]:
 
 @contextmanager
 def commands(client: redis.Redis, within_scripts: list[str] | None = None) -> Iterator[list[str]]:
-    """The names of all commands that other clients send to the server in the block, without those of the background
-    thread that reads changes. Commands of scripts are added to ``within_scripts``."""
+    """The names of all commands that other clients send to the server in the block, without those of background
+    threads, which read changes and send counts. Commands of scripts are added to ``within_scripts``."""
     with client.monitor() as monitor:  # type: ignore[no-untyped-call]
         client.ping()  # opens the connection, which sends commands of its own
         seen: list[str] = []
@@ -85,7 +85,9 @@ def commands(client: redis.Redis, within_scripts: list[str] | None = None) -> It
             pings += name == "PING"
             if pings == 2:
                 break
-            if not pings or name in {"PING", "CLIENT", "HELLO", "SELECT"} or "{control}" in command["command"]:
+            if not pings or name in {"PING", "CLIENT", "HELLO", "SELECT"}:
+                continue
+            if any(of_background in command["command"] for of_background in ("{control}", "{*traffic}")):
                 continue
             if command["client_type"] != "lua":
                 seen.append(name)

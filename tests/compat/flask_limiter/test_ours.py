@@ -744,7 +744,6 @@ def test_key_of_a_meta_limit_expires_when_it_ends(app: Flask, server: Server, re
 def test_meta_limit_needs_no_extra_storage_command(
     app: Flask, server: Server, redis_client: redis.Redis, address: str
 ) -> None:
-    app.config["MULTILIMIT_TRAFFIC"] = False
     app.config["MULTILIMIT_STORAGE_TIMEOUT"] = 10
     limiter = Limiter(get_remote_address, app=app, storage_uri=server.tcp_url)
     app.get("/")(limiter.limit("1/minute", meta_limits=["2/hour"])(named("v19")))

@@ -194,7 +194,7 @@ class TestAsking:
         assert "RateLimit" not in ask(app, "/rate_limit").headers
 
     def test_usage_needs_one_storage_command(self, redis_client: redis.Redis, clock: ServerClock) -> None:
-        app = made(storage=RedisStorage(redis_client, clock=clock), MULTILIMIT_TRAFFIC=False)
+        app = made(storage=RedisStorage(redis_client, clock=clock))
         ask(app, "/rate_limit")
 
         with commands(redis_client) as seen:
