@@ -128,7 +128,7 @@ class AppGate(AppState):
                 answer = own_copy(answer)  # so that it keeps no field of after_request functions
             answer = unshared(answer, passed_on=not is_refusal)
             arguments = (*arguments[:-1], answer)  # before these functions, which may add fields, too
-            response: Response = processed(self.app, process, arguments, record, self.settlement)
+            response: Response = processed(self.app, process, arguments, record)
             if response is not arguments[-1]:
                 response = unshared(response)
             record = record or self._records.current()

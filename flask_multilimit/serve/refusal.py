@@ -473,9 +473,7 @@ def _wrap_handling(handle: Callable[..., Any], settlement: Settlement) -> Callab
 DENIAL_STATUSES = frozenset({403, 429})
 
 
-def processed(
-    app: Flask, process: Callable[..., Any], arguments: tuple[Any, ...], record: Record | None, settlement: Settlement
-) -> Any:
+def processed(app: Flask, process: Callable[..., Any], arguments: tuple[Any, ...], record: Record | None) -> Any:
     """The response after ``after_request`` functions. One may need what ``before_request`` functions do, and a denied
     address is refused before these."""
     try:
@@ -486,9 +484,6 @@ def processed(
             raise
         log_once_a_minute(app, error, "an after_request function failed; the client gets the refusal without it")
         return response
-    except BaseException:
-        settlement.without_response(record)
-        raise
 
 
 def tear_down_quietly(app: Flask) -> None:
