@@ -79,7 +79,7 @@ def unshared(response: R, *, passed_on: bool = False) -> R:
         if is_first:
             headers.multilimit_added = ()  # type: ignore[attr-defined]
     if not is_first:
-        wait = response.headers.get("Retry-After") if passed_on and response.status_code in {429, 503} else None
+        wait = response.headers.get("Retry-After") if passed_on else None
         response = own_copy(response)
         response.headers.multilimit_added = ()  # type: ignore[attr-defined]
         if wait is not None:
