@@ -115,6 +115,32 @@ def test_parts_in_an_order_that_a_limiter_of_the_scope_has_keep_it(app: Flask, c
     assert not check(["user:ann", "ip:192.0.2.1"])
 
 
+def test_order_of_parts_is_that_of_the_limiter_with_the_name_that_is_given(
+    app: Flask, check: Callable[..., bool]
+) -> None:
+    functions = (key_of_header, _plan_of_the_customer_of_header)
+    for name, type_ in (("one", functions), ("two", functions[::-1])):
+        app.add_url_rule(f"/{name}", name, rate_limiter(rules="1/minute", type=type_, name=name, scope="view")(view()))
+
+    subject = ["key_of_header:key-0", "_plan_of_the_customer_of_header:gold"]
+    assert [check(subject, name=name) for name in ("one", "two")] == [True, True]
+
+    assert statuses(app, "/one", "/two", headers=HEADERS) == [429, 429]
+
+
+def test_subject_that_its_scope_counts_in_part_with_another_is_no_error(app: Flask, check: Callable[..., bool]) -> None:
+    app.add_url_rule("/", "page", rate_limiter(rules="1/minute", type=(USER, IP), scope="view")(view()))
+    assert check(["user:ann", "api_key:key-0"])
+
+
+def test_both_of_two_names_that_differ_in_spelling_alone_are_known(app: Flask, check: Callable[..., bool]) -> None:
+    for name in ("api_key", "api-key"):
+        limiter = rate_limiter(rules="1/minute", type=key_of_header, name=name, scope="view")
+        app.add_url_rule(f"/{name}", name, limiter(view()))
+
+    assert [check("api_key:key-0"), check("api-key:key-0")] == [True, True]
+
+
 @pytest.mark.parametrize(
     ("subject", "message"),
     [

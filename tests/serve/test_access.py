@@ -214,6 +214,14 @@ def test_entry_that_several_parts_of_a_subject_could_mean_is_an_error(app: Flask
         app.test_client().get("/")
 
 
+def test_entry_may_name_a_subject_by_all_its_parts(app: Flask) -> None:
+    MultiLimit(app, deny=['tenant:[["tenant", "ours"], ["tenant", "a"]]'])
+    parts = (lambda: request.headers["X-Tenant"], lambda: request.args["chosen"])
+    app.add_url_rule("/", "show", rate_limiter(type=parts, name="tenant", rules="9/minute")(view()))
+    headers = {"X-Tenant": "ours"}
+    assert [status_for(app, "::1", f"/?chosen={each}", headers=headers) for each in "ab"] == [403, 200]
+
+
 def test_client_without_a_subject_of_a_listed_type_is_not_denied(app: Flask, storage: RecordingStorage) -> None:
     MultiLimit(app, storage=storage, deny=["tenant:acme"])
     by_tenant = rate_limiter(type=lambda: request.headers.get("X-Tenant"), name="tenant", rules="1/minute")
