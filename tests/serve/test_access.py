@@ -205,6 +205,19 @@ def test_lists_ask_the_type_of_the_limiter_that_counts_it_at_the_endpoint(app: F
     assert status_for(app, "::1", "/first?second=secret") == 200
 
 
+def test_allowed_client_is_counted_once_in_a_request_with_several_checks(app: Flask) -> None:
+    outcomes: list[str] = []
+    multilimit = MultiLimit(app, allow=["::1"], observers=[lambda event: outcomes.append(event.outcome)])
+
+    @app.before_request
+    def check() -> None:
+        assert multilimit.check("1/minute", scope="early").allowed
+
+    app.add_url_rule("/", "show", rate_limiter(rules="1/minute")(view()))
+    assert status_for(app, "::1") == 200
+    assert outcomes == ["allow_listed"]
+
+
 def test_entry_that_several_parts_of_a_subject_could_mean_is_an_error(app: Flask) -> None:
     MultiLimit(app, allow=["tenant:ours"])
     parts = (lambda: request.headers["X-Tenant"], lambda: request.args["chosen"])

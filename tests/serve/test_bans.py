@@ -279,6 +279,19 @@ def test_each_ban_is_one_log_line(
     assert [record.getMessage() for record in caplog.records if " banned ip" in record.getMessage()] == lines
 
 
+def test_log_line_about_a_ban_of_a_long_subject_is_short(app: Flask, caplog: pytest.LogCaptureFixture) -> None:
+    app.config["MULTILIMIT_LOG"] = "subjects"
+    MultiLimit(app)
+    keyed = rate_limiter(type=lambda: "k" * 5000, name="key", rules="1/minute", ban=Ban(after=1))
+    app.add_url_rule("/", "view", keyed(view()))
+
+    with caplog.at_level(logging.INFO):
+        assert statuses(app, "/", "/") == [200, 429]
+
+    (line,) = [record.getMessage() for record in caplog.records if " banned key" in record.getMessage()]
+    assert len(line) < 200
+
+
 def test_shadow_limiter_bans_no_client_and_signals_bans_it_would_begin(
     app: Flask, any_storage: Any, signalled: list[tuple[str, Any]], caplog: pytest.LogCaptureFixture
 ) -> None:
