@@ -230,19 +230,19 @@ def _details_by_result(hits: tuple[Hit, ...]) -> dict[tuple[object, ...], _Detai
 
 
 def _new_details(labels: _Labels, decision: Decision, near: Sequence[Hit], applied: Sequence[Counted]) -> _Details:
-    endpoint, outcome, _ = labels
+    endpoint, *_ = labels
     rules: list[tuple[_RuleLabels, int]] = [
         ((endpoint, hit.name, "shadows" if hit.shadow else "refuses"), 1) for hit in refusing_hits(decision)
     ]
     rules += [((endpoint, hit.name, "near"), 1) for hit in near]
-    return _Details(labels, rules, _refused_by(endpoint, outcome, decision, applied))
+    return _Details(labels, rules, _refused_by(endpoint, decision, applied))
 
 
-def _refused_by(endpoint: str, outcome: Outcome, decision: Decision, applied: Sequence[Counted]) -> list[_Who]:
+def _refused_by(endpoint: str, decision: Decision, applied: Sequence[Counted]) -> list[_Who]:
     """Each subject that is refused, once, however many rules refuse it: with its ban, otherwise the rule with the
     longest window."""
     windows = {hit.name: hit.rule.time for hit in decision.hits}
-    bans = {ban.name for ban in decision.bans if ban.holds} if outcome == "banned" else set()
+    bans = {ban.name for ban in decision.bans}
     rules: dict[tuple[str, str], str] = {}
     for rule, *subject in sorted(refusals_of(decision, applied), key=lambda each: (each[0] in bans, windows[each[0]])):
         rules[subject[0], subject[1]] = rule

@@ -101,6 +101,18 @@ def test_shadow_ban_that_begins_with_another_ban_is_not_counted(counter: Counter
     assert [begun.key for begun in counts.begun] == [decision.bans[0].hit.key]
 
 
+def test_banned_subject_is_counted_by_its_ban_and_not_by_a_limit_with_a_longer_window(counter: Counter) -> None:
+    plan = hits_for("1/hour", scope="login", subject="ip:x", ban=Ban(after=1, within=60, time=600))
+    limiter = Limiter(MemoryStorage())
+    limiter.check(plan)
+
+    for _ in range(2):
+        decision = limiter.check(plan)
+        counter.count("login", outcome_of(decision, 0.0), "memory", decision, [Counted(("ip", "x"), plan)])
+
+    assert counter.take().refused == {Refused("login", "ip-ban", "ip", "x"): 2}
+
+
 def test_subjects_denied_by_a_list_count_as_refused(counter: Counter) -> None:
     for _ in range(2):
         counter.count("a", "denied", "list", None, (ByList(("ip", "203.0.113.7")),))
