@@ -102,6 +102,8 @@ class Beat:
         arguments = weakref.ref(self), self._condition()[1], turn
         thread = threading.Thread(target=_run, args=arguments, name=self._name, daemon=True)
         try:
+            if sys.is_finalizing():  # until Python 3.12, start() would wait for ever
+                raise RuntimeError("the interpreter is ending")
             self._turn, self.wakes_at = turn, at
             thread.start()
         except BaseException as error:  # the next wake tries again; a thread that did start ends

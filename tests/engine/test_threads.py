@@ -295,6 +295,24 @@ begun.wait()
 """
 
 
+DROPPED = """
+from flask_multilimit.engine.threads import Beat
+
+class Stream:
+    def __init__(self):
+        self.wake = Beat(print, name="multilimit-test").wake
+    def __del__(self):
+        self.wake()
+
+stream = Stream()
+"""
+
+
+def test_process_ends_although_a_stream_that_is_dropped_then_wakes_a_beat() -> None:
+    """As one of a test client that nobody has closed."""
+    subprocess.run([sys.executable, "-c", DROPPED], capture_output=True, check=True, timeout=30)
+
+
 def test_process_ends_even_if_a_task_hangs() -> None:
     """As with a client object without a timeout whose server does not answer. The last task would hang, too."""
     run = subprocess.run([sys.executable, "-c", HANGING], capture_output=True, text=True, check=True, timeout=30)
