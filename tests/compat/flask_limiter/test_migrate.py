@@ -116,6 +116,14 @@ def limited(*limits: Any, methods: tuple[str, ...] = ("GET",), **options: Any) -
         (lambda it: it.limit("3/minute", deduct_when=failed), 'type=IP, rules="3/minute", charge_when=failed'),
         (lambda it: it.limit("3/minute", error_message="wait"), 'type=IP, rules="3/minute", message="wait"'),
         (
+            lambda it: it.limit("3/minute", error_message=user),
+            'type=IP, rules="3/minute", message=lambda decision: user()',
+        ),
+        (
+            lambda it: it.shared_limit("3/minute", part),
+            'type=(IP, lambda: part(request.endpoint or "")), name="IP_part", rules="3/minute", scope="part"',
+        ),
+        (
             lambda it: it.limit("3/minute", meta_limits=["5/hour"]),
             'type=IP, rules="3/minute", ban=Ban(after=5, within=3600, time=3600, factor=1)',
         ),

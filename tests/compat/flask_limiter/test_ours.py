@@ -266,6 +266,20 @@ def test_view_named_like_a_limited_function_has_default_limits(app: Flask) -> No
     assert codes(app, 4, "/other") == [200, 200, 200, 429]
 
 
+@pytest.mark.parametrize("costs", [(1, 3), (3, 1)])
+def test_limits_of_the_same_text_take_the_larger_cost(limiter: Limiter, app: Flask, costs: tuple[int, int]) -> None:
+    first, second = (limiter.limit("4/minute", cost=cost) for cost in costs)
+    app.get("/")(first(second(named("v37"))))
+    assert codes(app, 2) == [200, 429]
+
+
+@pytest.mark.parametrize("given", ["soon", "9" * 12])
+def test_retry_after_of_a_view_that_makes_no_sense_is_replaced(app: Flask, given: str) -> None:
+    Limiter(get_remote_address, app=app, default_limits=["1/minute"], headers_enabled=True)
+    app.add_url_rule("/", "index", lambda: ("ok", {"Retry-After": given}))
+    assert app.test_client().get("/").headers["Retry-After"] in {"60", "61"}
+
+
 def test_same_environ_run_twice_is_two_requests(app: Flask) -> None:
     limiter = Limiter(get_remote_address, app=app, application_limits=["1/hour"])
     app.get("/")(limiter.limit("9/hour")(named("twice")))
@@ -531,15 +545,16 @@ def test_response_that_two_threads_send_at_once_has_only_the_fields_of_each_requ
     assert seen == {"ann": ["5"], "bob": ["9"]}
 
 
-def test_log_explains_an_empty_key(app: Flask, caplog: pytest.LogCaptureFixture) -> None:
-    limiter = Limiter(lambda: "", app=app)
+@pytest.mark.parametrize("given", ["", None])
+def test_log_explains_an_empty_key(app: Flask, caplog: pytest.LogCaptureFixture, given: Any) -> None:
+    limiter = Limiter(lambda: given, app=app)
     app.get("/", endpoint="index")(limiter.limit("5/minute")(named("v28")))
 
     codes(app, 1)
 
     assert (
-        "limits at index: key_func returned '', so all such requests share one quota; to let them pass, use exempt_when"
-        in (caplog.messages)
+        f"limits at index: key_func returned {given!r}, so all such requests share one quota; "
+        "to let them pass, use exempt_when" in caplog.messages
     )
 
 
