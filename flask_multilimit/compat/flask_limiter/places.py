@@ -36,14 +36,14 @@ class Registry:
         self.blueprints: dict[str, dict[Limit, None]] = {}
         self.exempt_names: dict[str, ExemptionScope] = {}
         self.exempt_blueprints: dict[str, ExemptionScope] = {}
-        self.targets: WeakValueDictionary[int, Any] = WeakValueDictionary()
-        """The functions that limits were put on, by their ``id``."""
+        self.targets: WeakValueDictionary[tuple[int, int], Any] = WeakValueDictionary()
+        """The functions that limits were put on, or the owners of bound methods, by :func:`identity_of`."""
         self.hints: dict[str, dict[str, None]] = {}
         """By endpoint, the decorated functions that requests called besides the view."""
 
     def decorate(self, name: str, limit: Limit, target: Any) -> None:
         with suppress(TypeError):  # it cannot be weakly referenced
-            self.targets[id(target)] = target
+            self.targets[identity_of(target)] = getattr(target, "__self__", target)
         if limit not in self.decorated.get(name, ()):
             self.decorated.setdefault(name, {})[limit] = None
             self.version += 1
@@ -79,6 +79,11 @@ class Registry:
     def limits_of(self, name: str) -> tuple[Limit, ...]:
         """The limits of a decorated function: none if it is exempt from anything."""
         return () if self.exempt_names.get(name) else tuple(self.decorated.get(name, ()))
+
+
+def identity_of(function: Any) -> tuple[int, int]:
+    """Python makes a bound method anew each time: it is known by its owner and its function."""
+    return id(getattr(function, "__self__", function)), id(getattr(function, "__func__", function))
 
 
 def view_name(app: Flask, endpoint: str) -> str:
@@ -226,7 +231,7 @@ class Places:
         """
         exempt, view = self.exemption(at), self._app.view_functions.get(at.endpoint)
         view_checks = self._registry.is_checked_in(view)
-        bypassed = not view_checks and self._registry.targets.get(id(view)) is view
+        bypassed = not view_checks and identity_of(view) in self._registry.targets
         deferred = view_checks or at.endpoint in self._registry.hints
         return self._place(
             at,

@@ -604,6 +604,18 @@ def limits_put_on_a_registered_view(s: Shop) -> None:
     s.limiter.limit("1/minute")(s.view("/"))
 
 
+@asked("/*2 /b*2")
+def limits_put_on_a_registered_method(s: Shop) -> None:
+    class Page:
+        def show(self) -> str:
+            return "ok"
+
+    page, other = Page(), Page()
+    s.app.add_url_rule("/", "page", page.show)
+    s.app.add_url_rule("/b", "other", other.show)
+    s.limiter.limit("1/minute")(page.show)
+
+
 def limits_added_to_a_limited_view(lib: Library) -> str:
     s = lib.shop()
     limited = s.limited("/", "9/minute")

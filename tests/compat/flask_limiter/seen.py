@@ -14,6 +14,7 @@ SEEN: dict[str, tuple[str, str, str]] = {
     ),
     "a_window_of_years": ("very large limits", "200 429 429 | 200 429 429", "200 429 429 | an error at import"),
     "limits_put_on_a_registered_view": ("limits that nobody calls", "200 200", "200 429"),
+    "limits_put_on_a_registered_method": ("limits that nobody calls", "200 200 | 200 200", "200 429 | 200 200"),
     "deduct_when_of_a_refusal": (
         "all or nothing",
         "ok | 1 per 1 hour | 1 per 1 hour | 2 per 1 minute",
