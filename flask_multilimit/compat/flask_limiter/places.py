@@ -272,7 +272,8 @@ class Places:
         blueprint = self._app.blueprints.get(at.blueprint)
         if blueprint is None:
             return scope
-        scope |= self._registry.exempt_blueprints.get(blueprint.name, ExemptionScope.NONE)
+        own = self._registry.exempt_blueprints.get(blueprint.name, ExemptionScope.NONE)
+        scope |= own & ~ExemptionScope.ANCESTORS
         if any(each.__module__.startswith("flask_multilimit.") for each in type(blueprint).__mro__):
             scope |= KEEPING_OWN  # the dashboard or the page for customers; to import them here takes too long
         for flags in self._exempting_ancestors(at.blueprint).values():

@@ -1340,6 +1340,18 @@ def limits_of_the_application_on_the_command_line(lib: Library) -> str:
     )
 
 
+def exempt_blueprints_on_the_command_line(lib: Library) -> str:
+    s = lib.shop()
+    for flags in lib.names.ExemptionScope:
+        blueprint = Blueprint(str(flags.name), "b")
+        s.view(f"/{flags.name}", on=blueprint)
+        s.limiter.exempt(blueprint, flags=flags)
+        s.app.register_blueprint(blueprint)
+    endpoints = sorted(each for each in s.app.view_functions if each != "static")
+    told = (each + _run(lib, s.app, f"limits --endpoint {each}", wanted=("Exempt",)) for each in endpoints)
+    return " | ".join(told)
+
+
 # Outages
 
 
