@@ -160,16 +160,15 @@ class Limiter:
     @property
     def limiter(self) -> Strategy:
         """Checks limits by hand: in a request, after the overrides of its endpoint."""
-        return self._current_or_latest_state().strategy_at(self.identify_request() or None)
+        return self._current_or_latest_state().strategy_at(self._endpoint())
 
     @property
     def storage(self) -> StorageOfApp:
-        return self._current_or_latest_state().storage_at(self.identify_request() or None)
+        return self._current_or_latest_state().storage_at(self._endpoint())
 
     def identify_request(self) -> str:
         """The scope of the limits of this request: by default the endpoint."""
-        state = InForce.of(self) if has_request_context() else None
-        return state.places.endpoint(_current_request()) if state is not None and self.enabled else ""
+        return (self._endpoint() or "") if self.enabled else ""
 
     def check(self) -> None:
         """Check all limits of this request here and now. Raises :exc:`RateLimitExceeded`."""
@@ -203,6 +202,11 @@ class Limiter:
     def _after_request(self, state: InForce, response: Response) -> Response:
         state.finish(_current_request(), response)
         return response
+
+    def _endpoint(self) -> str | None:
+        """The scope of the limits of this request; ``None`` if there is none."""
+        state = InForce.of(self) if has_request_context() else None
+        return None if state is None else state.places.endpoint(_current_request())
 
     def _current_or_latest_state(self) -> InForce:
         """The state in the current app; outside of an app context, in the app that was initialised last."""

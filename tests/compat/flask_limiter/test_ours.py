@@ -414,6 +414,18 @@ def test_limit_that_is_overridden_at_its_endpoint_can_be_asked_and_reset_by_hand
     assert [client.get("/").text for _ in range(3)] == ["0"] * 3
 
 
+def test_limit_that_is_checked_by_hand_is_overridden_at_its_endpoint_while_the_limiter_is_disabled(
+    limiter: Limiter, app: Flask
+) -> None:
+    (mail,) = limiter.shared_limit("9/minute", "mail")
+    app.get("/", endpoint="index")(lambda: str(limiter.limiter.hit(mail.limit, "ann", "mail")))
+    control_of(app).override("index", limiter="limit-9", rules="1/hour", lasting=True, force=True)
+    limiter.enabled = False
+
+    client = app.test_client()
+    assert [client.get("/").text for _ in range(2)] == ["True", "False"]
+
+
 @pytest.mark.parametrize("scope", [{}, {"scope": "failures"}], ids=["limit", "shared_limit"])
 @pytest.mark.parametrize(
     "override", [{"rule": "2/minute", "rules": "3/hour"}, {"times": 1.5}, {"limiter": "limit-2", "times": 1.5}], ids=str
