@@ -18,7 +18,7 @@ from flask_multilimit.engine.text import SafeLogger
 from .checks import Progress, RequestLimit
 from .commands import add_commands
 from .constants import ConfigVars, ExemptionScope
-from .declared import KeyFunction, LimitOptions, LimitText, RouteLimit, Scope
+from .declared import KeyFunction, LimitOptions, LimitText, RouteLimit, Scope, check
 from .differences import warn
 from .in_force import InForce, current_app_itself
 from .places import MARK, Registry, view_name
@@ -52,6 +52,7 @@ class Limiter:
     ) -> None:
         check_options(options)
         self.key_func: KeyFunction | None = None if key_func is True else key_func  # each limit may have its own
+        check("key_func", self.key_func, callable, "a callable that returns the key of the client")
         self.app = app
         self.enabled: bool = enabled
         """``False`` lets everything pass; may be changed at any time."""

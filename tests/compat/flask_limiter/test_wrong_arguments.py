@@ -24,6 +24,12 @@ def test_wrong_argument_of_a_limiter_is_an_error_that_names_it(argument: str, no
         Limiter(key, **{argument: nonsense})
 
 
+@pytest.mark.parametrize("nonsense", NONSENSE, ids=lambda each: type(each).__name__)
+def test_wrong_key_function_of_a_limiter_is_an_error_that_names_it(nonsense: Any) -> None:
+    with pytest.raises(ConfigurationError, match="key_func="):
+        Limiter(nonsense)
+
+
 @pytest.mark.parametrize("nonsense", [5.5, b"x", ["a"]], ids=lambda each: type(each).__name__)
 @pytest.mark.parametrize("argument", ["header_name_mapping", "storage_options"])
 def test_mapping_argument_of_a_limiter_must_be_a_dict(argument: str, nonsense: Any) -> None:
