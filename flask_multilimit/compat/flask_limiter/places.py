@@ -43,7 +43,7 @@ class Registry:
 
     def decorate(self, name: str, limit: Limit, target: Any) -> None:
         with suppress(TypeError):  # it cannot be weakly referenced
-            self.targets[identity_of(target)] = getattr(target, "__self__", target)
+            self.targets[identity_of(target)] = target.__self__ if inspect.ismethod(target) else target
         if limit not in self.decorated.get(name, ()):
             self.decorated.setdefault(name, {})[limit] = None
             self.version += 1
@@ -83,7 +83,7 @@ class Registry:
 
 def identity_of(function: Any) -> tuple[int, int]:
     """Python makes a bound method anew each time: it is known by its owner and its function."""
-    return id(getattr(function, "__self__", function)), id(getattr(function, "__func__", function))
+    return (id(function.__self__), id(function.__func__)) if inspect.ismethod(function) else (id(function), 0)
 
 
 def view_name(app: Flask, endpoint: str) -> str:
