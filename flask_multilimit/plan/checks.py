@@ -47,7 +47,8 @@ def reject_unstorable(plans: Iterable[Plan], limiter: Limiter) -> None:
     for plan in plans:
         try:
             for planned in plan.limiters:
-                for rule in (*(rule for _, rule in planned.rules), *(planned.declaration.fallback or ())):
+                rules = (rule for _, rule in planned.rules)
+                for rule in (*rules, *(planned.declaration.fallback or ()), *planned.rules_of_overrides):
                     if rule.holds_slots:
                         require_slots(limiter.outermost)
                     if rule.implementation not in SHIPPED and isinstance(limiter.storage, Scripted):

@@ -72,6 +72,13 @@ class PlannedLimiter:
         return self.changed_from or self.declaration
 
     @property
+    def rules_of_overrides(self) -> Iterator[Rule]:
+        """The rules that overrides write for some subjects, or in place of rules that depend on the request."""
+        yield from () if self.special is None else self.special.rules
+        for each in self.by_name:
+            yield from each.written_rules
+
+    @property
     def described(self) -> list[str]:
         """Its rules, its ban and what overrides make of it, as text for people."""
         declared, shadow = self.declaration, " (shadow)" if self.declaration.shadow else ""
@@ -381,10 +388,8 @@ def _overridden(
         changed = _changed(scopes, limiter, overrides)
         if changed is None:
             continue
-        special = () if changed.special is None else changed.special.entries
-        rules = (rule for each in (*changed.by_name, *special) for rule in each.written_rules)
         try:
-            limiter.declaration.check_rules((*(rule for _, rule in changed.rules), *rules))
+            limiter.declaration.check_rules((*(rule for _, rule in changed.rules), *changed.rules_of_overrides))
         except ConfigurationError as error:
             raise ConfigurationError(f'limiter on "{limiter.declaration.where}": {error}') from error
         found.append(changed)

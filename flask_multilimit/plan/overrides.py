@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
+from functools import cached_property
 from math import floor
 from typing import TYPE_CHECKING, Any
 
@@ -218,6 +219,11 @@ class SpecialSubjects:
         self._networks: Networks[Override] = Networks(
             (who.network, each) for who, each in known if who.network is not None
         )
+
+    @cached_property
+    def rules(self) -> tuple[Rule, ...]:
+        """All that the overrides write: many limiters share this object."""
+        return tuple(rule for each in self.entries for rule in each.written_rules)
 
     def find(self, subject: Subject) -> Override | None:
         """The override for ``subject``, or for one part of it if it has several."""

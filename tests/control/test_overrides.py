@@ -43,13 +43,22 @@ def overridden(
         multilimit.control.override(where, lasting=True, **given)
 
 
-def test_override_that_needs_slots_is_an_error_if_the_storage_keeps_none() -> None:
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"limit": {"rules": "2 at once"}},
+        {"who": "203.0.113.7", "rules": "2 at once"},
+        {"rule": "ip-60s", "rules": "2 at once"},
+    ],
+    ids=["added", "of a subject", "of a rule by request"],
+)
+def test_override_that_needs_slots_is_an_error_if_the_storage_keeps_none(given: dict[str, Any]) -> None:
     app = Flask(__name__)
     multilimit = MultiLimit(app, storage=OwnStorage())
-    app.get("/", endpoint="show")(view())
+    app.get("/", endpoint="show")(rate_limiter(type=IP, rules=lambda: "9/minute", fallback="1/minute")(view()))
 
     with app.app_context(), pytest.raises(ConfigurationError, match="a OwnStorage keeps no slots"):
-        multilimit.control.override("show", limit={"rules": "2 at once"}, lasting=True)
+        multilimit.control.override("show", lasting=True, **given)
 
 
 def test_misplaced_limiter_is_an_error_also_if_overrides_are_in_force_before_the_first_request(app: Flask) -> None:
