@@ -161,7 +161,8 @@ def validate_when_app_runs(app: Flask, startup: Startup) -> None:
 def _settings_of_flask_limiter(app: Flask) -> list[str]:
     """A message for a setting of Flask-Limiter that nothing in ``app`` reads."""
     left = [name for name in app.config if name.startswith("RATELIMIT_")]
-    if not left or "limiter" in app.extensions or "flask_limiter" in sys.modules:  # switched off, it is no extension
+    is_off = "flask_limiter" in sys.modules and not app.config.get("RATELIMIT_ENABLED", True)  # and so no extension
+    if not left or is_off or "limiter" in app.extensions:
         return []
     return [
         f"{left[0]} is a setting of Flask-Limiter, which MultiLimit does not read; settings of MultiLimit begin with "

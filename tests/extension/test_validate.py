@@ -237,12 +237,16 @@ def test_development_server_starts_without_mistakes(app: Flask, make: Make, monk
     assert [port for _, port, *_ in served] == [5001]
 
 
+@pytest.mark.parametrize(("setting", "is_imported"), [("RATELIMIT_ENABLED", False), ("RATELIMIT_DEFAULT", True)])
 def test_setting_of_flask_limiter_without_the_bridge_is_a_warning(
-    app: Flask, make: Make, monkeypatch: pytest.MonkeyPatch
+    app: Flask, make: Make, monkeypatch: pytest.MonkeyPatch, setting: str, is_imported: bool
 ) -> None:
+    """Also if a function of it is still imported, such as its key_func."""
     monkeypatch.delitem(sys.modules, "flask_limiter", raising=False)
-    app.config["RATELIMIT_STORAGE_URI"] = "redis://localhost"
-    with pytest.warns(ConfigurationWarning, match="RATELIMIT_STORAGE_URI is a setting of Flask-Limiter, which"):
+    if is_imported:
+        monkeypatch.setitem(sys.modules, "flask_limiter", ModuleType("flask_limiter"))
+    app.config[setting] = False
+    with pytest.warns(ConfigurationWarning, match=f"{setting} is a setting of Flask-Limiter, which"):
         make().validate(app)
 
 
