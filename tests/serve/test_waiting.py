@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from flask import Flask
@@ -13,7 +14,6 @@ from flask_multilimit.engine import Limiter, hits_for
 from flask_multilimit.serve.gate import gate_of
 from support.asking import ask, statuses, view
 from support.clock import Clock
-from support.doubles import raising
 
 
 class Sleeper:
@@ -67,16 +67,20 @@ class TestWaitOption:
         assert statuses(app, "/", "/") == [200, 429]
         assert sleeper.slept == []
 
-    def test_request_that_a_timeout_has_ended_does_not_wait(self, app: Flask, sleeper: Sleeper) -> None:
+    def test_request_that_a_timeout_has_ended_does_not_wait_and_the_next_one_does(
+        self, app: Flask, sleeper: Sleeper
+    ) -> None:
+        key = Mock(side_effect=[SystemExit, SystemExit, None])
         waiting = rate_limiter(rules="1 per 5 seconds", wait=5)(view())
-        limited = rate_limiter(type=raising(SystemExit), name="key", rules="9/second")(waiting)
-        app.add_url_rule("/", "view", limited)
+        app.add_url_rule("/", "view", rate_limiter(type=key, name="key", rules="9/second")(waiting))
 
         for _ in range(2):
             with pytest.raises(SystemExit):
                 ask(app)
-
         assert sleeper.slept == []
+
+        assert statuses(app, "/") == [200]
+        assert sleeper.slept == [5]
 
     def test_request_that_can_never_pass_is_refused_at_once(self, app: Flask, sleeper: Sleeper) -> None:
         app.add_url_rule("/", "view", rate_limiter(rules="1/second", wait=3600, cost=lambda: 2)(view()))
