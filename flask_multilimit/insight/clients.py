@@ -152,9 +152,9 @@ def _types_for(gate: AppGate, value: str) -> list[str]:
         return []
     types = [name for name in gate.plans.types if name not in _NEVER_BARE and "+" not in name]
     with looking(gate, patient=True) as memory:
-        found = [] if memory is None else memory.refusals.most(len(types) + 1, lambda who: who.subject == value)
-    seen = {who.type for who, _ in found} & set(types)
-    return sorted(seen) if len(seen) == 1 else sorted(types)
+        found = [] if memory is None else memory.refusals.by_client(len(types) + 2, lambda who: who.subject == value)
+    seen = {rules[0][0].type for rules in found} & {*types, LimitType.IP.value}  # a peer may have no address
+    return sorted(seen) if len(seen) == 1 else sorted({*types, *seen})
 
 
 _NOT_BARE = re.compile(r":|\s|^[\d/]*\.[\d./]*$")

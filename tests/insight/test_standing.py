@@ -614,6 +614,20 @@ def test_value_without_type_means_the_type_refused_lately() -> None:
     assert client_from(gate_of(app), "key-0").text == "tenant:key-0"
 
 
+def test_value_without_type_means_a_client_without_an_address_that_was_refused_lately(app: Flask) -> None:
+    counted(app, *["/login"] * 3, environ_base={"REMOTE_ADDR": "localhost"})
+    assert client_from(gate_of(app), "localhost").given["ip"] == "localhost"
+
+
+def test_value_that_was_refused_under_several_types_is_an_error_however_many_limits_refused_one_of_them(
+    app: Flask,
+) -> None:
+    counted(app, *["/login"] * 4, *["/search"] * 5, environ_base={"REMOTE_ADDR": "localhost"})
+    counted(app, "/api_key", "/api_key", headers={"X-Key": "localhost"})
+    with pytest.raises(ConfigurationError, match="api_key:localhost, ip:localhost"):
+        client_from(gate_of(app), "localhost")
+
+
 def test_why_page_and_api_give_the_same_answer(app: Flask) -> None:
     counted(app, *["/login"] * 5, *["/search"] * 2)
     browser = app.test_client()
