@@ -28,7 +28,7 @@ INSTALL = "from flask_multilimit.compat import install; install(); "
         "from flask_limiter.errors import RateLimitExceeded as found",
         "from flask_limiter.contrib.util import get_remote_address_cloudflare as found",
         "from flask_limiter.wrappers import RequestLimit as found",
-        "import flask_limiter.commands; found = flask_limiter.commands.cli.callback",
+        "import flask_limiter.commands; found = flask_limiter.commands.cli",
     ],
 )
 def test_imports_of_flask_limiter_find_the_bridge_after_install(statement: str) -> None:
