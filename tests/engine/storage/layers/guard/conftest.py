@@ -21,8 +21,7 @@ def make() -> Iterator[Callable[..., Workers]]:
 
     yield make
     for workers in made:
-        for limiter in workers.limiters:
-            limiter.close()
+        workers.close()
 
 
 @pytest.fixture

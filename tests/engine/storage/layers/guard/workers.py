@@ -139,6 +139,10 @@ class Workers:
         # the end of the outage is logged
         until(lambda: all(not guard._outage.beat.running for guard in self._guards()))
 
+    def close(self) -> None:
+        for limiter in self.limiters:
+            limiter.close()
+
     def _guards(self) -> list[GuardedStorage]:
         return [guard for limiter in self.limiters if isinstance(guard := limiter._storage, GuardedStorage)]
 
