@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings
 from flask_multilimit import MultiLimit
 from flask_multilimit.declare.advice import Stack
 from flask_multilimit.engine import Limiter, RedisStorage, forks, storage_from_uri
+from flask_multilimit.engine.slots import KEEPER
 from flask_multilimit.engine.storage.redis.compiled import Shapes
 from flask_multilimit.engine.threads import Beat
 from support.clock import Clock
@@ -149,6 +150,7 @@ def _no_threads_of_earlier_tests() -> Iterator[None]:
         beat.close()
     for beat in beats:
         assert beat.close(wait=PATIENCE), "a thread of this test still runs"
+    KEEPER._begin()  # its thread may not have forgotten yet what this test has dropped
 
 
 @pytest.fixture
