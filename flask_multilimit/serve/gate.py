@@ -260,8 +260,9 @@ class AppGate(AppState):
         try:
             applied = self._applied(plan, record, resolve, INTERRUPTED if is_interrupted else ENDED_REQUEST)
             if applied is not None:
-                applied = copy(applied)  # others have it, too
-                applied.may_wait = applied.may_wait and not is_interrupted
+                if is_interrupted and applied.may_wait:
+                    applied = copy(applied)  # others have it, too
+                    applied.may_wait = False
                 self._require_pass(plan, applied, record)
         except BaseException as error:
             if isinstance(end, Response):
