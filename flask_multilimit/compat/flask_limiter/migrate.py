@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -73,6 +74,9 @@ class Writer:
         self._state = state
         self.names: dict[str, Any] = {}
         """What the names in the declarations stand for; those of lambdas are made up."""
+        self._endpoints = defaultdict[str, list[str]](list)
+        for endpoint in sorted(state.app.view_functions):
+            self._endpoints[view_name(state.app, endpoint)].append(endpoint)
 
     def moves(self) -> Iterator[Move]:
         """Functions and blueprints first; default limits and those of the app go last."""
@@ -105,9 +109,8 @@ class Writer:
             yield Move("request_filter", ", ".join(map(name_of, filters)), after, notes)
 
     def _moves_of_function(self, name: str, limits: list[Limit]) -> Iterator[Move]:
-        flags, app = self._state.registry.exempt_names.get(name), self._state.app
+        flags, endpoints = self._state.registry.exempt_names.get(name), self._endpoints[name]
         where = name.replace(":", ".")
-        endpoints = [each for each in sorted(app.view_functions) if view_name(app, each) == name]
         counted: set[tuple[object, ...]] = set()
         of_defaults = {window for each in self._state.settings.default_limits for window in _windows(each)}
         for limit in limits:
