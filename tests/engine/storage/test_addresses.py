@@ -166,14 +166,14 @@ def test_text_of_settings_hides_the_password_of_the_storage() -> None:
         ("redis+sentinel://h/limits/0/1", "the database must be a number, got '0/1'"),
         ("redis+sentinel://h/s?sentinel_pasword=x", "of sentinels it takes sentinel_username and sentinel_password"),
         ("rediss+sentinel://h/s?nonsense=1", "'rediss+sentinel://h/s': nonsense is not an option of a connection"),
-        ("redis+sentinel://h/limits?socket_timeout=soon", " in connection URL."),
+        ("redis+sentinel://h/limits?socket_timeout=soon", "Invalid value for 'socket_timeout' in connection URL."),
         ("redis://u:1/2@host/0", "malformed; special characters in user and password must be percent-encoded"),
     ],
 )
 def test_error_names_the_wrong_part_of_a_uri_and_its_remedy(uri: str, message: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         storage_from_uri(uri)
-    assert str(caught.value).endswith(message)
+    assert str(caught.value).replace("`", "'").endswith(message)  # redis-py 5 quotes with backquotes
 
 
 @pytest.mark.parametrize(
