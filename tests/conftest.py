@@ -202,8 +202,9 @@ def any_storage(request: pytest.FixtureRequest) -> RecordingStorage | RedisStora
 
 @pytest.fixture
 def app() -> Flask:
-    """Without a MultiLimit: each test says where its limits come from."""
+    """Without a MultiLimit: each test says where its limits come from. A busy machine may answer late."""
     app = Flask("shop")
+    app.config["MULTILIMIT_STORAGE_TIMEOUT"] = 10
     app.testing = True
     return app
 

@@ -7,7 +7,6 @@ from threading import Event
 from typing import Any, TypeVar
 
 import pytest
-import redis
 from flask import Flask, g, request
 
 from flask_multilimit import IP, USER, MultiLimit, Rule, rate_limiter
@@ -77,9 +76,8 @@ def shop(request: pytest.FixtureRequest) -> Shop:
 
 
 @pytest.fixture
-def on_server(server: Server, redis_client: redis.Redis) -> str:
+def on_server(server: Server) -> str:
     """The URI of an empty server."""
-    del redis_client  # the fixture empties the server
     return server.url
 
 

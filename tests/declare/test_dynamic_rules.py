@@ -298,9 +298,7 @@ def test_callable_that_returns_0_refuses_every_request(
         assert decision.hits[0].rule.count == 0
 
 
-@pytest.mark.usefixtures("redis_client")  # empties the server
 def test_callable_that_returns_0_refuses_every_request_on_a_server(app: Flask, server: Server) -> None:
-    app.config["MULTILIMIT_STORAGE_TIMEOUT"] = 10
     MultiLimit(app, storage=server.url)
     app.add_url_rule("/", "view", rate_limiter(rules=lambda: 0)(view()))
     assert statuses(app, "/", "/") == [429, 429]

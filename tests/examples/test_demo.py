@@ -54,9 +54,9 @@ def served_by(log: str, status: int) -> set[str]:
 
 
 @pytest.fixture
-def demo(shared: Program, redis_client: redis.Redis) -> Program:
+def demo(shared: Program, server: Server) -> Program:
     """The same program with unused quotas."""
-    redis_client.flushall()
+    del server  # which is empty
     return shared
 
 

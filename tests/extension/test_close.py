@@ -144,7 +144,6 @@ def app_on(server: Server) -> tuple[Flask, MultiLimit]:
     return app, multilimit
 
 
-@pytest.mark.usefixtures("redis_client")
 def test_close_flushes_counted_traffic(server: Server) -> None:
     app, multilimit = app_on(server)
     statuses(app, "/", "/")
@@ -156,7 +155,6 @@ def test_close_flushes_counted_traffic(server: Server) -> None:
     limiter.close()
 
 
-@pytest.mark.usefixtures("redis_client")  # empties the server: another test may have left lists there
 def test_close_returns_units_of_leases(server: Server) -> None:
     app = Flask("shop")
     app.config.update(MULTILIMIT_STORAGE_URI=server.url, MULTILIMIT_STORAGE_TIMEOUT=10)
@@ -175,7 +173,6 @@ def test_close_returns_units_of_leases(server: Server) -> None:
     other.close()
 
 
-@pytest.mark.usefixtures("redis_client")
 def test_app_still_learns_of_a_denied_client_after_close(server: Server) -> None:
     app, multilimit = app_on(server)
     other, elsewhere = app_on(server)
@@ -188,7 +185,6 @@ def test_app_still_learns_of_a_denied_client_after_close(server: Server) -> None
     until(lambda: statuses(app, "/") == [403])
 
 
-@pytest.mark.usefixtures("redis_client")
 def test_app_that_is_closed_while_another_thread_starts_it_still_learns_of_a_denied_client(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,7 +210,6 @@ def test_app_that_is_closed_while_another_thread_starts_it_still_learns_of_a_den
     until(lambda: statuses(app, "/") == [403])
 
 
-@pytest.mark.usefixtures("redis_client")
 def test_close_waits_for_a_question_about_changes_that_is_under_way(server: Server) -> None:
     app, multilimit = app_on(server)
     store, asked, let_go, answers = gate_of(app).applier.follower.store, Event(), Event(), list[StoredDocument]()
@@ -236,7 +231,6 @@ def test_close_waits_for_a_question_about_changes_that_is_under_way(server: Serv
     assert len(answers) == 1, "otherwise, it would open a connection that nobody closes"
 
 
-@pytest.mark.usefixtures("redis_client")
 def test_close_settles_streams_that_have_ended(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     app, multilimit = app_on(server)
     rule = Rule(60, 100)

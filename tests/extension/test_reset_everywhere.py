@@ -3,12 +3,10 @@
 from typing import Any
 
 import pytest
-import redis
 from flask import Flask, request
 
 from flask_multilimit import IP, USER, ConfigurationError, MultiLimit, rate_limiter
 from support.asking import ask
-from support.servers import Server
 
 LONG = "a user whose name is so long that a key has only a digest of it " * 2
 
@@ -44,10 +42,7 @@ def _uri(request: pytest.FixtureRequest) -> str:
         return "memory://"
     if request.param == "cluster":
         return str(request.getfixturevalue("cluster").uri)
-    server: Server = request.getfixturevalue("server")
-    client: redis.Redis = request.getfixturevalue("redis_client")
-    del client  # the fixture empties the server
-    return server.url
+    return str(request.getfixturevalue("server").url)
 
 
 def _user() -> str | None:

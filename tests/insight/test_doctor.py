@@ -144,7 +144,6 @@ def test_setting_that_prevents_every_request_is_reported_as_wrong(
 
 
 def test_mistake_in_a_declaration_is_all_that_doctor_reports(app: Flask, server: Server) -> None:
-    app.config["MULTILIMIT_STORAGE_TIMEOUT"] = 10
     MultiLimit(app, storage=server.url)
     app.add_url_rule("/", "inbox", rate_limiter(type=USER, rules="9/hour")(view()))
 
@@ -238,8 +237,7 @@ def shop() -> Iterator[Callable[..., Shop]]:
 
 
 @pytest.fixture
-def on_server(server: Server, redis_client: redis.Redis, shop: Callable[..., Shop]) -> Shop:
-    del redis_client  # which empties the server
+def on_server(server: Server, shop: Callable[..., Shop]) -> Shop:
     return shop(server.url)
 
 
@@ -505,7 +503,6 @@ def test_changes_are_counted_with_a_warning_when_nothing_is_on_disk(on_server: S
     assert told == [("warning", forgets), ("ok", "1 change in force.")]
 
 
-@pytest.mark.usefixtures("redis_client")
 def test_changes_have_no_warning_when_workers_keep_a_copy_on_disk(
     server: Server, shop: Callable[..., Shop], tmp_path: Path
 ) -> None:

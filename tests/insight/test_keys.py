@@ -27,8 +27,7 @@ def app_on(storage: str) -> Flask:
     return app
 
 
-def test_slots_of_views_functions_and_checks_are_listed(server: Server, redis_client: redis.Redis) -> None:
-    del redis_client  # which empties the server
+def test_slots_of_views_functions_and_checks_are_listed(server: Server) -> None:
     app = app_on(server.url)
     multilimit: MultiLimit = app.extensions["multilimit"]
     rules = rate_limiter(type=IP, rules=lambda: "7 at once", hash_tag="subject", methods=["GET"])
@@ -109,8 +108,7 @@ def test_probes_of_the_storage_are_not_listed(server: Server, redis_client: redi
     assert [each.key for each in stored_keys(gate_of(app), ["rate_limit:"])] == [each.key for each in hits]
 
 
-def test_quota_of_a_key_is_all_that_a_bucket_holds(server: Server, redis_client: redis.Redis) -> None:
-    del redis_client  # which empties the server
+def test_quota_of_a_key_is_all_that_a_bucket_holds(server: Server) -> None:
     app = Flask("shop")
     app.config.update(MULTILIMIT_STORAGE_URI=server.url, MULTILIMIT_STORAGE_TIMEOUT=10)
     MultiLimit(app, application_limits=Rule(60, 5, algorithm="token_bucket", burst=20))

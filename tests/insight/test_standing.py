@@ -401,7 +401,6 @@ def test_bans_of_limited_functions_and_checks_are_listed_and_lifted() -> None:
     assert why(app, "203.0.113.7").elsewhere == ()
 
 
-@pytest.mark.usefixtures("redis_client")
 @pytest.mark.parametrize("ahead", [-86_400, 86_400])
 def test_bans_are_shown_by_the_clock_of_the_server(server: Server, monkeypatch: pytest.MonkeyPatch, ahead: int) -> None:
     app = app_with_a_service(BAN, server.url)

@@ -114,11 +114,9 @@ def test_span_of_several_checks_has_attributes_of_the_last(
     }
 
 
-@pytest.mark.usefixtures("redis_client")
 def test_round_trips_are_spans_when_switched_on(
     app: Flask, meters: MeterProvider, tracers: TracerProvider, spans: InMemorySpanExporter, server: Server
 ) -> None:
-    app.config["MULTILIMIT_STORAGE_TIMEOUT"] = 10
     observer = OpenTelemetryObserver(meter_provider=meters, tracer_provider=tracers, spans=True)
     client = client_of(app, observer, storage=server.url)
 

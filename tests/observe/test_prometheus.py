@@ -164,9 +164,7 @@ def test_metrics_show_that_storage_is_down(shop: Shop, storage: RecordingStorage
     assert shop.shows("checks_total")["local", "view", "allowed"] == 3
 
 
-@pytest.mark.usefixtures("redis_client")
 def test_metrics_show_leases(shop: Shop, server: Any) -> None:
-    shop.app.config["MULTILIMIT_STORAGE_TIMEOUT"] = 10
     client = shop.limit(storage=server.url, rules=Rule(3600, 10_000, lease=10))
     for _ in range(3):
         client.get("/")

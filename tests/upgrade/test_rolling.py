@@ -70,7 +70,6 @@ def change(version: Path, url: str, *command: str) -> None:
     assert made.returncode == 0, made.stdout + made.stderr
 
 
-@pytest.mark.usefixtures("redis_client")
 @pytest.mark.parametrize("direction", ["forwards", "back"])
 def test_workers_of_two_versions_share_quotas_and_changes(server: Server, before: Path, direction: str) -> None:
     first, second = (before, ROOT) if direction == "forwards" else (ROOT, before)

@@ -597,9 +597,7 @@ def test_limits_command_lists_bridge_limits_beside_ours(app: Flask) -> None:
     ]
 
 
-@pytest.mark.usefixtures("redis_client")
 def test_check_why_and_reset_say_that_they_do_not_know_limits_of_the_bridge(app: Flask, server: Server) -> None:
-    app.config["MULTILIMIT_STORAGE_TIMEOUT"] = 10
     limiter = Limiter(get_remote_address, app=app, storage_uri=server.tcp_url)
     app.get("/", endpoint="bridge")(limiter.limit("1/minute")(named("v28")))
     app.get("/both", endpoint="both")(limiter.limit("2/minute")(rate_limiter("5/minute", type="ip")(named("v29"))))
@@ -757,7 +755,6 @@ def test_observers_count_refusals_by_meta_limits_as_banned(app: Flask, meta_limi
 
 
 def test_key_of_a_meta_limit_expires_when_it_ends(app: Flask, server: Server, redis_client: redis.Redis) -> None:
-    app.config["MULTILIMIT_STORAGE_TIMEOUT"] = 10
     limiter = Limiter(get_remote_address, app=app, storage_uri=server.url, meta_limits=["2/hour"])
     app.get("/", endpoint="index")(limiter.limit("1/minute")(named("v17")))
 
@@ -771,7 +768,6 @@ def test_key_of_a_meta_limit_expires_when_it_ends(app: Flask, server: Server, re
 def test_meta_limit_needs_no_extra_storage_command(
     app: Flask, server: Server, redis_client: redis.Redis, address: str
 ) -> None:
-    app.config["MULTILIMIT_STORAGE_TIMEOUT"] = 10
     limiter = Limiter(get_remote_address, app=app, storage_uri=server.tcp_url)
     app.get("/")(limiter.limit("1/minute", meta_limits=["2/hour"])(named("v19")))
     codes(app, 2)

@@ -25,8 +25,7 @@ from support.waiting import PATIENCE
 
 
 @pytest.fixture
-def some_traffic(on_server: Command, redis_client: redis.Redis) -> None:
-    del on_server  # which empties the server
+def some_traffic(redis_client: redis.Redis) -> None:
     outbox = Outbox(RedisStorage(redis_client), "rate_limit:", logger=logging.getLogger("test"))
     outbox.put(
         Counts(
