@@ -13,7 +13,6 @@ from pydantic import Field, PlainSerializer, PlainValidator, WithJsonSchema, fie
 
 from ..declare.addresses import Network, Who, addresses_in, mistaken_client
 from ..declare.data import NO_IMPORTS, Text, Written, WrittenLimiter, WrittenRules, rules_of, validated
-from ..declare.limiter import may_hold_slots
 from ..engine import ConfigurationError, Rule
 from ..engine.text import LONGEST_NAME, Phrase, is_storable
 from .store import FORMAT, MOST_ENTRIES, MOST_OVERRIDES, ListingKind
@@ -127,9 +126,9 @@ class Override(_Entry):
         return () if self.rules is None else rules_of(self.rules)
 
     @property
-    def may_take_slots(self) -> bool:
-        """Whether a limiter may hold slots because of it."""
-        return may_hold_slots(self.written_rules if self.limit is None else self.limit.options.get("rules", ()))
+    def new_rules(self) -> tuple[Rule, ...]:
+        """The same, or the rules of :attr:`limit`."""
+        return self.written_rules if self.limit is None else self.limit.options.get("rules", ())
 
     @property
     def change(self) -> str:

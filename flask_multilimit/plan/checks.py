@@ -42,19 +42,24 @@ def reject_unserved(plans: Mapping[tuple[str, str], Plan]) -> None:
                 )
 
 
-def reject_unstorable(plans: Iterable[Plan], limiter: Limiter) -> None:
-    """Raise :class:`ConfigurationError` for rules that need slots or Lua, and the storage of ``limiter`` has none."""
+def reject_unstorable_plans(plans: Iterable[Plan], limiter: Limiter) -> None:
+    """As :func:`reject_unstorable`, for the rules of ``plans``."""
     for plan in plans:
         try:
             for planned in plan.limiters:
                 rules = (rule for _, rule in planned.rules)
-                for rule in (*rules, *(planned.declaration.fallback or ()), *planned.rules_of_overrides):
-                    if rule.holds_slots:
-                        require_slots(limiter.outermost)
-                    if rule.implementation not in SHIPPED and isinstance(limiter.storage, Scripted):
-                        library([rule.algorithm])
+                reject_unstorable((*rules, *(planned.declaration.fallback or ())), limiter)
         except ConfigurationError as error:  # noqa: PERF203 - it names the plan
             raise ConfigurationError(f'limiter on "{plan.scope}": {error}') from None
+
+
+def reject_unstorable(rules: Iterable[Rule], limiter: Limiter) -> None:
+    """Raise :class:`ConfigurationError` for rules that need slots or Lua, and the storage of ``limiter`` has none."""
+    for rule in rules:
+        if rule.holds_slots:
+            require_slots(limiter.outermost)
+        if rule.implementation not in SHIPPED and isinstance(limiter.storage, Scripted):
+            library([rule.algorithm])
 
 
 def reject_mixed(plans: Iterable[Plan]) -> None:

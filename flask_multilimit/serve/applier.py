@@ -82,7 +82,7 @@ class ControlApplier:
         self._in_force.access = self._access(document.listings)
         if document.overrides != self._overrides:
             overrides, unfit = fitting(document.overrides, self.plans_with)
-            if any(each.may_take_slots for each in overrides):
+            if any(rule.holds_slots for each in overrides for rule in each.new_rules):
                 Stack.overrides_may_take_slots = True  # before any check can take them
             self._in_force.plans = self.plans_with(overrides)
             self._overrides, self.unfit = document.overrides, unfit
@@ -114,9 +114,9 @@ class ControlApplier:
             if known.overrides.entries == wanted:
                 return known
         by_address = self._in_force.settings.anonymous_user == "ip"
-        made = self._declared.changed(Overrides(wanted, anonymous_by_address=by_address))
-        reject_unstorable(made.made, self._in_force.limiter)
-        self._latest = made
+        for each in wanted:  # also those of functions and checks, which have no plan before they are called
+            reject_unstorable(each.new_rules, self._in_force.limiter)
+        made = self._latest = self._declared.changed(Overrides(wanted, anonymous_by_address=by_address))
         return made  # another thread may have made others since
 
     def _access(self, listings: Sequence[Listing]) -> AccessLists | None:

@@ -18,7 +18,7 @@ from ..engine.storage.addresses import redacted
 from ..engine.storage.layers.health import count_workers
 from ..engine.text import SafeLogger
 from ..engine.threads import in_master_of_uwsgi, threads_run
-from ..plan.checks import reject_unstorable
+from ..plan.checks import reject_unstorable_plans
 from .applier import ControlApplier
 from .state import AppState, replace_method
 
@@ -90,7 +90,7 @@ class Startup:
         state = self._in_force
         self._settings.require_unchanged(state.app.config)
         state.plans.build()
-        reject_unstorable(state.plans.declared.made, state.limiter)
+        reject_unstorable_plans(state.plans.declared.made, state.limiter)
         self._require_listed_types()
 
     def _require_listed_types(self) -> None:

@@ -61,6 +61,15 @@ def test_override_that_needs_slots_is_an_error_if_the_storage_keeps_none(given: 
         multilimit.control.override("show", lasting=True, **given)
 
 
+@pytest.mark.parametrize("given", [{"limit": {"rules": "2 at once"}}, {"limiter": "ip", "rules": "2 at once"}])
+def test_override_of_a_function_that_needs_slots_is_an_error_if_the_storage_keeps_none(given: dict[str, Any]) -> None:
+    app = Flask(__name__)
+    multilimit = MultiLimit(app, storage=OwnStorage())
+
+    with app.app_context(), pytest.raises(ConfigurationError, match="a OwnStorage keeps no slots"):
+        multilimit.control.override("a function that nobody has called", **given, lasting=True, force=True)
+
+
 def test_misplaced_limiter_is_an_error_also_if_overrides_are_in_force_before_the_first_request(app: Flask) -> None:
     overridden(app, rate_limiter(rules="9/minute"), view(), times=2)
     rate_limiter(rules="1/minute")(app.get("/open")(view()))
