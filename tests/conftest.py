@@ -1,5 +1,6 @@
 """The fixtures of all tests."""
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -56,6 +57,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path in slow:
             item.add_marker("slow")
+
+
+def pytest_collection_finish() -> None:
+    """What tests are made of lives until the end: each garbage collection would take a second to look through it."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

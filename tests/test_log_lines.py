@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import flask_multilimit
@@ -10,16 +11,21 @@ from flask_multilimit.engine import text
 PACKAGE = Path(flask_multilimit.__file__).parent
 PREFIX = "Rate limits: "
 LEVELS = {"debug", "info", "warning", "error", "exception", "critical", "log"}
-FILES = {
-    path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
-    for path in sorted(PACKAGE.rglob("*.py"))
-    if path != Path(text.__file__)
-}
+
+
+@cache
+def parsed() -> dict[str, ast.Module]:
+    """The syntax tree of each file."""
+    return {
+        path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if path != Path(text.__file__)
+    }
 
 
 def _calls() -> Iterator[tuple[str, str, ast.Call]]:
     """Each call that logs a line: its file, its logger, and the call."""
-    for name, tree in FILES.items():
+    for name, tree in parsed().items():
         for node in ast.walk(tree):
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in LEVELS):
                 continue
@@ -51,11 +57,11 @@ def test_every_log_line_has_the_same_prefix() -> None:
 def test_every_log_line_goes_through_a_safe_logger() -> None:
     """A logger is made in the call, or has a name to which its file assigns nothing but safe loggers."""
     for name, logger, call in _calls():
-        values = [value for made, value in _made(FILES[name]) if made == logger.rpartition(".")[2]]
+        values = [value for made, value in _made(parsed()[name]) if made == logger.rpartition(".")[2]]
         safe = [value.startswith("SafeLogger(") for value in values or [logger]]
         assert all(safe), f"{name}:{call.lineno}: {logger} is no SafeLogger"
 
 
 def test_get_logger_is_called_only_in_the_bridge() -> None:
     """``limiter.logger`` of the bridge is public."""
-    assert not [name for name, tree in FILES.items() if "getLogger" in ast.unparse(tree) and "compat" not in name]
+    assert not [name for name, tree in parsed().items() if "getLogger" in ast.unparse(tree) and "compat" not in name]

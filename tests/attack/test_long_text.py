@@ -1,4 +1,4 @@
-"""A text of a million characters is refused or ignored everywhere, before it is matched or stored."""
+"""A text of 100,000 characters is refused or ignored everywhere, before it is matched or stored."""
 
 import io
 import json
@@ -19,7 +19,7 @@ from flask_multilimit.declare.data import read_limits
 from flask_multilimit.engine import MemoryStorage, hits_for
 from flask_multilimit.operate.command_line import COMMANDS
 
-LONG = "a1 " * 333_334
+LONG = "a1 " * 33_334
 SHORT = 20_000
 """The most characters of an answer, a log line or an error: none repeats the text."""
 

@@ -119,7 +119,7 @@ class Cluster(contextlib.ExitStack):
 
     def _server(self, n: int) -> Server:
         options = ["--cluster-enabled", "yes", "--cluster-node-timeout", str(NODE_TIMEOUT)]
-        options += ["--cluster-require-full-coverage", "no", "--repl-diskless-sync-delay", "0"]
+        options += ["--cluster-require-full-coverage", "no"]
         if self._announced:
             host, port = self._announced[n]
             options += ["--cluster-preferred-endpoint-type", "hostname", "--cluster-announce-hostname", host]

@@ -94,7 +94,7 @@ class Trio(contextlib.ExitStack):
         until(are_good)
 
     def _start(self) -> None:
-        quick = ("--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0", *self._options)
+        quick = ("--repl-diskless-sync", "yes", *self._options)
         self.primary = self.enter_context(Server(self._binary, tcp=True, options=quick))
         follow = ("--replicaof", f"127.0.0.1 {self.primary.port}")
         self.replicas = [

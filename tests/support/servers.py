@@ -279,7 +279,7 @@ class Server(Monitored):
         return [
             *(self.binary.path, "--daemonize", "no", "--save", "", "--appendonly", "no"),
             *("--dir", self._folder, "--unixsocket", self._socket, "--unixsocketperm", "700"),
-            *("--bind", "127.0.0.1", "--port", str(self._port)),
+            *("--bind", "127.0.0.1", "--port", str(self._port), "--repl-diskless-sync-delay", "0"),
             *self._options,
         ]
 

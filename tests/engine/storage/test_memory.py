@@ -147,7 +147,7 @@ def test_key_that_is_reset_repeatedly_is_stored_once(limiter: Limiter, storage: 
 # The bound of keys
 
 FEW = 1000
-FLOOD = 2 * FEW
+FLOOD = 3 * FEW // 2
 
 
 @pytest.fixture

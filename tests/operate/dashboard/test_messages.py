@@ -4,6 +4,7 @@ import ast
 import json
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -106,7 +107,10 @@ def _templates(node: ast.expr) -> Iterator[str]:
     yield from (each.value for each in parts if isinstance(each, ast.Constant) and isinstance(each.value, str))
 
 
-PHRASES = {text for path in sorted(PACKAGE.rglob("*.py")) for text in phrases_in(path)}
+@cache
+def phrases() -> set[str]:
+    """The templates of all phrases."""
+    return {text for path in sorted(PACKAGE.rglob("*.py")) for text in phrases_in(path)}
 
 
 @pytest.mark.parametrize("template", TEMPLATES, ids=lambda path: path.stem)
@@ -125,8 +129,8 @@ def test_slider_and_its_remarks_are_translated() -> None:
 
 
 def test_every_phrase_of_errors_and_entries_is_translated() -> None:
-    assert "{entry} would refuse {n} addresses" in PHRASES
-    assert sorted(PHRASES - set(CHINESE)) == []
+    assert "{entry} would refuse {n} addresses" in phrases()
+    assert sorted(phrases() - set(CHINESE)) == []
 
 
 @pytest.mark.parametrize("catalogue", CATALOGUES.values(), ids=CATALOGUES)
@@ -155,7 +159,7 @@ def test_usage_catalogue_has_exactly_the_texts_of_its_page() -> None:
 def test_every_translation_is_used() -> None:
     written = {text for template in TEMPLATES for text in texts_in(template)} | set(sentences_in_constants())
     source = "".join(path.read_text(encoding="utf-8") for path in FOLDER.glob("*.py"))
-    named = written | PHRASES | UNITS | set(rules.UNITS) | WORKERS_FOUND_BY | set(health.MEANWHILE.values())
+    named = written | phrases() | UNITS | set(rules.UNITS) | WORKERS_FOUND_BY | set(health.MEANWHILE.values())
     assert [text for text in CHINESE if text not in named and text.partition(":")[0] not in source] == []
 
 
