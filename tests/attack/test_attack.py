@@ -28,7 +28,7 @@ from flask_multilimit.serve.gate import gate_of
 from flask_multilimit.simulation import LoggedRequest, simulate
 from support.servers import Server
 
-QUICK, SLOW = 400, int(os.environ.get("MULTILIMIT_ATTACKS", "5000"))
+QUICK, SLOW = 400, int(os.environ.get("MULTILIMIT_ATTACKS", "2000"))
 MOST = 3
 """Requests that each subject may make, at every view, while the attack lasts."""
 PAGES = ("", "limits", "subject", "lists", "history", "what-if", "change")
