@@ -244,7 +244,7 @@ def bridge(session: nox.Session, app: str) -> None:
 def apps(session: nox.Session, app: str) -> None:
     """Run the tests of other people's apps without the extension and with it: the results are the same."""
     needs, arguments = APPS[app]
-    session.install(".", app, *needs)
+    session.install(".", app, "pip", *needs)
     sources = Path(session.create_tmp()).resolve()
     shutil.rmtree(sources)
     name = app.partition("=")[0]
