@@ -25,11 +25,16 @@ def without_port(address: str) -> str:
 _WITH_PORT = r"(?P<ipv4>[0-9.]+):[0-9]{1,5}|\[(?P<ipv6>[^\[\]]+)\](:[0-9]{1,5})?"
 
 
+LIKE_ADDRESS = re.compile(r"[\s\da-fA-F/]*[.:][\s\da-fA-F/.:]*")
+"""Unlike "unix:" and "localhost", which servers also give."""
+
+
 def network_of(address: str, ipv6_prefix: int) -> str:
     """The client that ``address``, or the network of one client, stands for, in its canonical form: an IPv4 address, or
     an IPv6 network.
 
-    Anything else, such as the peer of a unix socket, stays as it is: one subject.
+    Anything else, such as the peer of a unix socket, stays as it is: one subject. But what looks like an address or a
+    network gets another form, which names no other client: if too many proxies are trusted, a client can choose it.
     """
     if len(address) > LONGEST_ADDRESS or _is_plain_ipv4(address):
         return address
@@ -37,7 +42,8 @@ def network_of(address: str, ipv6_prefix: int) -> str:
         parsed = ip_address(without_port(address).partition("%")[0])
     except ValueError:
         network = usual_network(address) if "/" in address else None
-        return address if network is None else client_in(network, ipv6_prefix) or address
+        client = None if network is None else client_in(network, ipv6_prefix)
+        return client or (f"invalid:{address}" if LIKE_ADDRESS.fullmatch(address) else address)
     if not isinstance(parsed, IPv6Address):
         return str(parsed)
     if parsed.ipv4_mapped:
@@ -106,11 +112,10 @@ def network_from(text: object) -> Network:
     """
     if not isinstance(text, str):
         raise ConfigurationError(f'network {brief(text)}: give text such as "203.0.113.0/24"')
-    network = usual_network(text) if len(text) <= LONGEST_ADDRESS else None
-    if network is not None:
+    if (network := usual_network(text)) is not None:
         return network
     try:
-        read = ip_network(text[: LONGEST_ADDRESS + 1].strip(), strict=False)  # also reads netmasks
+        read = ip_network(text.strip() if len(text) <= LONGEST_ADDRESS else "", strict=False)  # also reads netmasks
     except ValueError:
         raise ConfigurationError(
             f'network {brief(text)}: write it as "203.0.113.7", "203.0.113.0/24" or "2001:db8::/32"'
@@ -125,6 +130,8 @@ def usual_network(text: str) -> Network | None:
 
     This takes a fifth of the time of :mod:`ipaddress`.
     """
+    if len(text) > LONGEST_ADDRESS:
+        return None
     address, slash, length = text.strip().partition("/")
     version, family = (6, AF_INET6) if ":" in address else (4, AF_INET)
     try:

@@ -20,7 +20,7 @@ from ..engine import ConfigurationError, keys
 from ..engine.errors import brief
 from ..engine.keys import type_and_value
 from ..engine.text import LONGEST_ADDRESS, plain_text
-from .addresses import client_in, network_of, number_of, usual_network
+from .addresses import LIKE_ADDRESS, client_in, network_of, number_of, usual_network
 from .unwrap import name_of
 
 T = TypeVar("T")
@@ -80,7 +80,6 @@ SubjectType = SingleType | tuple[SingleType, ...]
 these, which together are one subject."""
 
 ANONYMOUS = "anonymous"
-_LIKE_ADDRESS = r"[\s\da-fA-F/]*[.:][\s\da-fA-F/.:]*"  # unlike "unix:" and "localhost", which servers also give
 
 
 class Subject(NamedTuple):
@@ -329,7 +328,7 @@ class Subjects:
         for name in (LimitType.IP.value, ANONYMOUS):
             value = given.get(name, "")
             network = usual_network(value) if "/" in value else None
-            if network is None and re.fullmatch(_LIKE_ADDRESS, value) and number_of(value) is None:
+            if network is None and LIKE_ADDRESS.fullmatch(value) and number_of(value) is None:
                 raise ConfigurationError(f'{brief(f"{name}:{value}")}: write it as "203.0.113.7" or "2001:db8::7"')
             if network is not None and client_in(network, self._ipv6_prefix) is None:
                 raise ConfigurationError(

@@ -13,7 +13,7 @@ from ..declare.subjects import ANONYMOUS, EVERYONE, LimitType, Named, Subject, s
 from ..engine import ConfigurationError, Hit
 from ..engine.errors import brief
 from ..engine.keys import DIGEST_PATTERN
-from ..engine.text import LONGEST_ADDRESS, Phrase
+from ..engine.text import LONGEST_SUBJECT, Phrase
 from ..observe.traffic.counts import encodable, short
 from ..plan.hits import hits_of
 from ..plan.standings import AppliedAt, about_given, require_types, standings_at, standings_given
@@ -82,7 +82,7 @@ def client_from(gate: AppGate, text: str) -> Client:
     try:
         who = Who.parse(text)
     except ConfigurationError:
-        if text.startswith("ip:") and len(value) <= LONGEST_ADDRESS:  # a peer without an address, such as "unix:"
+        if text.startswith("ip:") and len(value) <= LONGEST_SUBJECT:  # a peer without an address, such as "unix:"
             gate.subjects.require_clients({type_name: value})
             return client_of(gate, type_name, value)
         types = _types_for(gate, text)

@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 from datetime import datetime, timezone
 
+from ..declare.addresses import usual_network
 from ..declare.limiter import Declaration
-from ..declare.subjects import EVERYONE, Subject
+from ..declare.subjects import EVERYONE, LimitType, Subject
 from ..engine import Ban, Calendar, Rule
 from ..engine.bans import BanRule
 from ..engine.rules import UNITS
@@ -76,7 +77,9 @@ def subject_text(type_name: str, value: str, parts: Sequence[Subject] = ()) -> s
         return " + ".join(part.value or "everyone" for part in parts)
     if type_name == EVERYONE.type:
         return "everyone"
-    return (visible(value) or "(empty)") if value == value.strip() else f'"{visible(value)}"'
+    text = (visible(value) or "(empty)") if value == value.strip() else f'"{visible(value)}"'
+    is_address = type_name != LimitType.IP.value or ":" not in value or usual_network(value)
+    return text if is_address else f"{type_name}:{text}"
 
 
 def shown_subject(plans: Plans, type_name: str, value: str) -> str:

@@ -106,7 +106,10 @@ def in_mapped(network: Network) -> bool:
     return isinstance(network, IPv6Network) and network.subnet_of(MAPPED)
 
 
-@pytest.mark.parametrize("text", ["", "203.0.113", "203.0.113.0/33", "010.0.0.1", "fe80::1%eth0", "::/129", 5, None])
+@pytest.mark.parametrize(
+    "text",
+    ["", "203.0.113", "203.0.113.0/33", "010.0.0.1", "fe80::1%eth0", "::/129", f"203.0.113.0/24{' ' * 60}x", 5, None],
+)
 def test_text_that_is_not_a_network_is_an_error(text: Any) -> None:
     with pytest.raises(ConfigurationError, match="network"):
         network_from(text)

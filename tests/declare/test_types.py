@@ -85,10 +85,7 @@ class TestAddresses:
         """Azure's gateway and load balancers write a port into X-Forwarded-For."""
         assert {network_of(each, 64) for each in spellings.split()} == {client}
 
-    @pytest.mark.parametrize(
-        "odd",
-        ["203.0.113.7:", "203.0.113.7:123456", "[203.0.113.7", "2001:db8::1:443x", "[]:1", "", "unix:", "x" * 999],
-    )
+    @pytest.mark.parametrize("odd", ["[203.0.113.7", "2001:db8::1:443x", "[]:1", "", "unix:", "localhost", "x" * 999])
     def test_text_that_is_not_an_address_is_left_as_it_is(self, odd: str) -> None:
         assert network_of(odd, 64) == odd
 

@@ -10,6 +10,7 @@ from datetime import datetime
 from random import Random
 from typing import Any
 from unittest.mock import Mock
+from urllib.parse import unquote_plus
 from uuid import UUID
 
 import pytest
@@ -18,6 +19,7 @@ from flask import Flask, request
 
 from flask_multilimit import IP, USER, Ban, ConfigurationError, LimitType, MultiLimit, Rule, rate_limiter
 from flask_multilimit.dashboard import Dashboard
+from flask_multilimit.declare.subjects import Subject
 from flask_multilimit.engine import Decision, Hit, MemoryStorage, StorageError
 from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.insight.bans import bans, reset, unban
@@ -580,6 +582,22 @@ def test_refusing_limit_comes_first_with_a_reset_command_that_works(app: Flask) 
     assert reset == "flask multilimit reset search --ip 203.0.113.7"
     command(app, *reset.split()[2:], "--yes")
     assert why(app, "203.0.113.7").state == "passes"
+
+
+@pytest.mark.parametrize(
+    "peer", ["10.0.0.0/8", "2001:db8::/32", "10.0.0.0/255.0.0.0", " 10.0.0.7", "10.0.0.300", "user:42", "ip:10.0.0.0/8"]
+)
+def test_no_name_of_a_client_whose_address_is_text_that_it_chose_stands_for_others(app: Flask, peer: str) -> None:
+    counted(app, *["/login"] * 4, environ_base={"REMOTE_ADDR": peer})
+    gate = gate_of(app)
+    with app.app_context():
+        names = [each.who for each in bans(gate)] + [each.shown for each in now(gate).subjects]
+    names += re.findall(r"[?;]who=([^\"&]+)", app.test_client().get("/multilimit/").text)
+
+    assert len(names) == 3
+    for name in names:
+        client, value = client_from(gate, unquote_plus(name)), gate.subjects.counted(Subject("ip", peer)).value
+        assert (client.who, client.given["ip"]) == (None, value), name
 
 
 @pytest.mark.parametrize("peer", ["", "localhost", "unix:", "fe80::1%eth0"])
