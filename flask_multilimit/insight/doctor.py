@@ -35,7 +35,7 @@ from ..engine.algorithms import ALGORITHMS, SHIPPED
 from ..engine.keys import parts_of_key
 from ..engine.storage import LocalStorage, Scripted
 from ..engine.storage.layers.health import workers_asked_for
-from ..engine.storage.redis.failures import FAILURES, RIGHTS_OF_WORKERS, code_of, storage_error
+from ..engine.storage.redis.failures import FAILURES, IN_A_SCRIPT, RIGHTS_OF_WORKERS, code_of, storage_error
 from ..engine.storage.redis.uri import address_of
 from ..plan.sources import limited_inside_view
 from ..serve.access import Action
@@ -345,7 +345,8 @@ def _number_of_entries(applier: ControlApplier, holding: int) -> Iterator[Findin
 
 
 def _not_readable(error: StorageError) -> Finding:
-    if isinstance(error.__cause__, RedisError) and code_of(error.__cause__) == "NOPERM":
+    cause = error.__cause__
+    if isinstance(cause, RedisError) and code_of(cause) == "NOPERM" and IN_A_SCRIPT in str(cause):
         text = "The server's user may not read changes, so limits cannot be changed while the app runs."
         return Finding("control", "hint", text, f"Allow {RIGHTS_OF_WORKERS}; or set {PREFIX}CONTROL=False.")
     text = f"The changes in the storage cannot be read: {str(error).rstrip('.')}."

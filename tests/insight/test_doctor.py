@@ -438,6 +438,7 @@ OPERATOR = f"{WORKER} {RIGHTS_OF_OPERATORS}"
         (f"{OPERATOR} -time", "script", "wrong", "", "The server's user needs the right +time"),
         (f"{OPERATOR} -time", "storage", "hint", "does not let this user inspect it", ""),
         (f"{OURS} {RIGHTS}", "control", "hint", "may not read changes", RIGHTS_OF_WORKERS),
+        (f"{WORKER} -eval", "control", "wrong", "cannot be read", "The server's user needs the right +eval"),
         (WORKER, "control", "ok", "", ""),
         *((f"{OPERATOR} -{each}", "rights", "hint", f"lacks +{each}: to ", "")
           for each in ("hget", "hset", "xadd", "xrevrange", "scan", "pttl", "info")),

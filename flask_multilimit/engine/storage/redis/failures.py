@@ -75,7 +75,7 @@ _TEXT = (
 _NO_RIGHT_TO_RUN = r"permissions to run the '([a-z|_-]{1,40})'"
 _ARGUMENTS = ", with args beginning with:"
 _NO_RIGHT_TO_KEY = "permissions to access"
-_IN_A_SCRIPT = "script"
+IN_A_SCRIPT = "script"
 """In the text of each error of a script that has begun. Other errors without a known code come from a proxy whose
 server is down."""
 _CLASSES = {
@@ -115,7 +115,7 @@ def storage_error(error: Exception, server: str = "") -> StorageError:
     where = f" ({server})" if server else ""
     shown = "the reply needs more memory than there is" if isinstance(error, MemoryError) else error
     did = "gave no answer" if code in {"", "CERTIFICATE_VERIFY_FAILED"} else "refused a command"
-    in_script = code == "ERR" and _IN_A_SCRIPT in str(error)
+    in_script = code == "ERR" and IN_A_SCRIPT in str(error)
     no_reply = not code and isinstance(error, _NO_REPLY)
     missing = _missing_right(str(error)) if code == "NOPERM" else ""
     failure = StorageError(
