@@ -10,6 +10,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
+from ..control.entries import Listing, Override
 from ..declare.addresses import Who, number_of, usual_network
 from ..declare.subjects import ANONYMOUS, EVERYONE, LimitType, Subject, parts_by_type
 from ..engine import BanStatus, Decision, Hit, Limiter, RuleStatus, StorageError
@@ -260,6 +261,7 @@ def standing(
     decided = [each for each in found if each.allowed is not None]
     waits = [*map(_wait_of, decided), *(max(each.ended - now, 0.0) for each in elsewhere.bans)]
     subject, refused = client.subject, [each for each in found if each.allowed is False]
+    in_force = document_in_force(gate).entries
     return Standing(
         who=client.text,
         type="" if subject is None else subject.type,
@@ -277,13 +279,13 @@ def standing(
         and math.inf in waits
         and all(each.waits_for_slot for each in decided if _wait_of(each) == math.inf),
         listed=listed,
-        entries=tuple(entry_of(each) for each in document_in_force(gate).entries if _is_about(each.who, client)),
+        entries=tuple(entry_of(each) for each in in_force if _is_about(each.who, client)),
         requests=tuple(shown),
         paging=paging,
         untouched=sum(not each.matters for each in found),
         elsewhere=elsewhere.bans,
         refusals=refusals,
-        lift=_lift(gate.plans, client, listed, refused, elsewhere),
+        lift=_lift(gate.plans, client, listed, refusing(in_force, client), refused, elsewhere),
         has_own_ban=_has_own_ban(client, listed, refused, elsewhere),
         problem=problem,
     )
@@ -418,6 +420,12 @@ def _is_about(who: Who | None, client: Client) -> bool:
         return who is not None and client.who == who
     wider, within = sorted((who.network, own), key=lambda each: each.prefixlen)
     return wider.has((within.version, within.first))  # networks overlap only if one contains the other
+
+
+def refusing(entries: Iterable[Override | Listing], client: Client) -> list[Listing]:
+    """Those of ``entries`` that ban or deny ``client``, a network that contains it, or one in it."""
+    lists = (each for each in entries if isinstance(each, Listing) and each.kind != "allow")
+    return [each for each in lists if _is_about(each.who, client)]
 
 
 def _refusals(
@@ -608,16 +616,22 @@ def _has_own_ban(
 
 
 def _lift(
-    plans: Plans, client: Client, listed: ListStanding | None, refused: list[RequestStanding], elsewhere: _Elsewhere
+    plans: Plans,
+    client: Client,
+    listed: ListStanding | None,
+    refusing: list[Listing],
+    refused: list[RequestStanding],
+    elsewhere: _Elsewhere,
 ) -> tuple[str, ...]:
     """The commands that let it pass again, the most certain first. No command lifts what the settings say."""
     found = []
     if listed is not None and listed.action != "allow":
         kind, _, entry_id = listed.where.partition(" ")
-        if kind == "ban":
-            found.append(f"flask multilimit unban {shlex.quote(listed.who)}")
-        elif kind == "deny" and entry_id:
-            found.append(f"flask multilimit unset {entry_id}")
+        if kind in {"ban", "deny"} and entry_id:
+            entries = [(kind, entry_id, listed.who), *((each.kind, each.id, str(each.who)) for each in refusing)]
+            for kind, entry_id, who in entries:
+                lift = f"unban {shlex.quote(who)}" if kind == "ban" else f"unset {entry_id}"
+                found.append(f"flask multilimit {lift}")
     banned = {Subject(each.type, each.subject) for request in refused for each in request.bans if each.refuses}
     whose = [str(ALL_ANONYMOUS)] if ALL_ANONYMOUS in banned else []
     whose += [client.command_text] if elsewhere.bans or banned - {ALL_ANONYMOUS} else []

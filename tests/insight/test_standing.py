@@ -569,6 +569,22 @@ def test_why_names_a_ban_by_a_person_and_unban_lifts_it(app: Flask) -> None:
         assert [each["what"] for each in app.extensions["multilimit"].control.history()] == ["undo", "set"]
 
 
+@pytest.mark.parametrize("inner", ["203.0.113.7", "203.0.113.0/25"])
+def test_why_names_how_to_lift_every_entry_around_an_address(app: Flask, inner: str) -> None:
+    control = control_of(app)
+    control.ban(inner, for_="1h")
+    denied = control.deny("203.0.113.0/24", for_="1h")
+    assert statuses(app, "/quote", environ_base=CLIENT) == [429]
+
+    found = why(app, "203.0.113.7")
+
+    assert found.lift == (f"flask multilimit unban {inner}", f"flask multilimit unset {denied.id}")
+    assert command(app, "unban", inner, "--yes") == f"Lifted: ban {inner}.\nStill in force: deny 203.0.113.0/24.\n"
+    assert command(app, "unban", inner, "--yes").endswith("is in force.\nStill in force: deny 203.0.113.0/24.\n")
+    control.undo(denied.id)
+    assert statuses(app, "/quote", environ_base=CLIENT) == [200]
+
+
 def test_refusing_limit_comes_first_with_a_reset_command_that_works(app: Flask) -> None:
     counted(app, *["/search"] * 5, "/quote")
 

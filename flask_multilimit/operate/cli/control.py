@@ -20,9 +20,10 @@ from ...control.watch import LONGEST_COPY
 from ...engine import ConfigurationError
 from ...engine.rules import rules_in
 from ...insight.bans import BanInForce, Lifted, add_to_history, bans, unban
-from ...insight.changes import Entry, PastChange, entries, history
+from ...insight.changes import Entry, PastChange, document_in_force, entries, history
 from ...insight.clients import client_from
 from ...insight.impact import Impact, impact
+from ...insight.standing import refusing
 from ...insight.text import duration, instant, local_time, plural
 from ...serve.applier import ControlApplier
 from ...serve.gate import gate_of
@@ -254,18 +255,21 @@ def unban_command(who: str, action: Action) -> None:
         found = unban(gate, client, reason=reason, author=author)
         if found.keys and (problem := add_to_history(gate, "unban", found.who, reason=reason, author=author)):
             console.echo(f"Lifted, but the history does not show it: {problem}", err=True)
+    others = [str(each) for each in refusing(document_in_force(gate).entries, client)]
     show(
-        lambda: _lifted_lines(found, "Would lift" if action.dry_run else "Lifted"),
+        lambda: _lifted_lines(found, "Would lift" if action.dry_run else "Lifted", others),
         found,
         changed=not action.dry_run and bool(found.entries or found.keys),
     )
 
 
-def _lifted_lines(found: Lifted, done: str) -> list[str]:
+def _lifted_lines(found: Lifted, done: str, known: Sequence[str] = ()) -> list[str]:
+    others = ", ".join(each for each in known if each not in found.entries)
+    left = [f"Still in force: {others}."] if others else []
     if not (found.entries or found.keys):
-        return [f"Nothing to lift: no ban of {found.who} is in force."]
+        return [f"Nothing to lift: no ban of {found.who} is in force.", *left]
     begun = [f"{plural(len(found.keys), 'ban')} started by limiters"] if found.keys else []
-    return [f"{done}: {', '.join([*found.entries, *begun])}."]
+    return [f"{done}: {', '.join([*found.entries, *begun])}.", *left]
 
 
 @command("bans", short_help="List every ban in force.")
