@@ -13,7 +13,7 @@ from .contrib.util import get_remote_address_cloudflare
 from .declared import ApplicationLimit, Limit, RouteLimit, name_of
 from .in_force import InForce
 from .items import DAY, MOST_STRIKES, RateLimitItem, parse_many
-from .places import view_name
+from .places import Destination, view_name
 from .util import get_remote_address
 
 NOTES_BY_ALGORITHM = {
@@ -167,9 +167,16 @@ class Writer:
         if limit.on_breach is not None:
             yield f"on_rejected={self._name_for(limit.on_breach, 'ON_REJECTED')}"
             notes.append(f"{ON_REJECTED}, and replaces that of MultiLimit here")
-        if isinstance(limit, RouteLimit) and not limit.override_defaults:
+        if isinstance(limit, RouteLimit) and not limit.override_defaults and self._have_defaults(endpoints):
             yield "with_defaults=True"
         yield from _ban(tuple(limit.meta_limits or ()), notes)
+
+    def _have_defaults(self, endpoints: list[str]) -> bool:
+        """Whether no limit of the view or of a blueprint overrides the default limits, at one of the endpoints."""
+        at = [Destination(each, each.rpartition(".")[0], "") for each in endpoints]
+        places = [self._state.places.at_function(each, view_name(self._state.app, each.endpoint)) for each in at]
+        overridden = [any(limit.override_defaults for limit in (*each.own, *each.around)) for each in places]
+        return not all(overridden) or not overridden
 
     def _exempt_when(self, *own: str) -> str:
         """One callable of ``own`` and all request filters: a limiter has only one ``exempt_when``."""

@@ -237,6 +237,22 @@ def test_limit_beside_a_default_of_the_same_window_gets_a_scope() -> None:
     assert_printed_declarations_run(app)
 
 
+@pytest.mark.parametrize("overriding", ["blueprint", "view"])
+def test_limit_keeps_the_defaults_away_where_another_limit_overrides_them(overriding: str) -> None:
+    app = Flask("shop")
+    limiter = Limiter(get_remote_address, app=app, default_limits=["2/minute"])
+    blueprint = Blueprint("api", __name__)
+    view = limiter.limit("5/minute", override_defaults=False)(lambda: "ok")
+    if overriding == "view":
+        view = limiter.limit("9/hour")(view)
+    else:
+        limiter.limit("9/hour")(blueprint)
+    blueprint.add_url_rule("/", "view", view)
+    app.register_blueprint(blueprint)
+
+    assert '+ @rate_limiter(type=IP, rules="5/minute")\n' in printed(app)
+
+
 def test_defaults_blueprints_filters_and_callbacks_become_declarations() -> None:
     app = Flask("shop")
     limiter = Limiter(
