@@ -106,12 +106,15 @@ def set_command(change: Change, new_rules: str | None, limit: str | None, type_:
         shadow = {"shadow": True} if given.pop("shadow") else {}
         given["limit"] = {"type": type_, "rules": limit, **shadow}
     said = {name for name, value in given.items() if value is not None and (value or name != "off")}
-    if said == {"endpoint", "rule"} and _are_rules(given["rule"]):
+    if said - {"limiter", "who"} == {"endpoint", "rule"} and _are_rules(given["rule"]):
         new, command = shlex.quote(given["rule"]), f"flask multilimit set {shlex.quote(given['endpoint'])}"
-        raise click.UsageError(
-            f"{new} is where the name of a RULE belongs. To replace a rule: {command} RULE {new}. "
-            f"To add a limit: {command} --limit {new} --type {type_}. `flask multilimit limits` lists the rules"
+        remedy = (
+            f"To replace a rule: {command} RULE {new}. To add a limit: {command} --limit {new} --type {type_}. "
+            "`flask multilimit limits` lists the rules"
         )
+        if said & {"limiter", "who"}:
+            remedy = f"With --limiter or --who, write --rules {new}"
+        raise click.UsageError(f"{new} is where the name of a RULE belongs. {remedy}")
     _change({"kind": "override", **given}, change)
 
 
