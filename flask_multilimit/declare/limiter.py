@@ -357,8 +357,9 @@ def _check_cost(declaration: Declaration) -> None:
         known = tuple(rule for rule in known if not rule.holds_slots)
     for rule in known or (Rule(),):
         check_cost(declaration.cost, rule)
-        if known and declaration.cost > rule.quota.burst:
-            raise ConfigurationError(f"cost={declaration.cost}: {rule} could never admit it")
+        most = rule.quota.burst
+        if known and declaration.cost > most:
+            raise ConfigurationError(f"cost={declaration.cost}: {rule} could never admit it: at most {most} at once")
 
 
 def _check_wait(wait: object) -> None:
