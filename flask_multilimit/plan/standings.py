@@ -78,8 +78,8 @@ def require_known_rules(endpoint: str, found: Iterable[AppliedLimits]) -> None:
     if unknown:
         raise ConfigurationError(
             f'the rules of {" and ".join(unknown)} at "{endpoint}" depend on the request, so those of this subject '
-            "are not known here; let their callable take the subject, as in `def rules(subject)`; a reset with "
-            "reach='everywhere' needs no rules"
+            "are not known here; let their callable take the subject, as in `def rules(subject)`, or if it does and "
+            "failed, mend what the log says; a reset with reach='everywhere' needs no rules"
         )
 
 

@@ -450,6 +450,13 @@ class TestCallableWithSubject:
 
         assert [status.remaining for status in decision.statuses] == [3, 100]
 
+    def test_peek_says_that_the_log_has_the_error_of_a_callable(
+        self, app: Flask, multilimit: MultiLimit, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with app.app_context(), pytest.raises(ConfigurationError, match="if it does and failed, mend what"):
+            multilimit.peek("view", "api_key:unknown")
+        assert "KeyError('unknown')" in caplog.text
+
     @pytest.mark.parametrize(
         ("type_", "user", "subject"),
         [

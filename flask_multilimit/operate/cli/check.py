@@ -95,8 +95,8 @@ def _table(request: RequestStanding) -> list[str]:
 
 _WAITS_FOR_SLOT = "Nobody knows when: a slot becomes free when a request that holds one ends."
 _BY_REQUEST = (
-    "Not checked, because they depend on the request: the rules of {names}. If their callable takes the subject, they "
-    "are known here."
+    "Not checked, because they depend on the request: the rules of {names}. If their callable takes the subject, and "
+    "does not fail, they are known here."
 )
 
 
