@@ -32,7 +32,7 @@ def make_app(**settings: Any) -> Flask:
     def by_user() -> str:
         return "ok"
 
-    app.add_url_rule("/bucket", "bucket", rate_limiter(rules=Rule(60, 60, algorithm="token_bucket", burst=5))(view()))
+    app.add_url_rule("/bucket", "bucket", rate_limiter(rules=Rule(3600, 60, algorithm="token_bucket", burst=5))(view()))
     app.add_url_rule("/cost", "cost", rate_limiter(rules="10/minute", cost=3)(view()))
     app.add_url_rule("/waits", "waits", rate_limiter(rules="1/minute", wait=120)(view()))
     app.add_url_rule("/shadow", "shadow", rate_limiter(rules="1/minute", shadow=True)(view()))
