@@ -40,6 +40,16 @@ def test_exhaust_of_a_limiter_with_a_ban_begins_no_ban(app: Flask) -> None:
     assert app.test_client().get("/ban").status_code == 200
 
 
+@pytest.mark.parametrize(("rules", "refused_by"), [("2 at once; 5/minute", "ip-60s"), ("2 at once", "ip-at-once")])
+def test_exhaust_uses_up_slots_only_where_there_is_nothing_else(app: Flask, rules: str, refused_by: str) -> None:
+    app.add_url_rule("/slow", "slow", rate_limiter(type=LimitType.IP, rules=rules)(lambda: "ok"))
+
+    refusal = exhaust(app, "slow", "ip:127.0.0.1")
+
+    assert [status.name for status in refusal.violated] == [refused_by]
+    assert app.test_client().get("/slow").status_code == 429
+
+
 def test_exhaust_leaves_other_addresses_alone(app: Flask, client: FlaskClient) -> None:
     exhaust(app, "by_ip", "ip:203.0.113.7")
     assert client.get("/ip").status_code == 200
