@@ -214,3 +214,14 @@ def test_sliding_window_retry_after_of_several_units_is_exact_after_a_step_back(
     bench.clock.advance(-30)
 
     assert_admitted_exactly_at_retry_after(bench, hits(rule("sliding_window", 50, 2), cost=2))
+
+
+@stepping_back
+def test_sliding_window_counter_retry_after_is_exact_after_a_step_back_to_the_window_before(bench: Bench) -> None:
+    limit = rule("sliding_window_counter", 1, 1000)
+    bench.limiter.check(hits(limit, cost=500))
+    bench.clock.advance(1)
+    bench.limiter.check(hits(limit))
+    bench.clock.advance(-0.1)
+
+    assert_admitted_exactly_at_retry_after(bench, hits(limit, cost=450))

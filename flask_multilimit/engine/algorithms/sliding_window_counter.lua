@@ -23,9 +23,6 @@ end
 
 -- How far into a window, after one that used `used`, its weight has fallen to `room`.
 local function elapsed_until(used, room, hit)
-  if used <= room then
-    return 0
-  end
   return hit.window - (span(room, hit.window, used))
 end
 

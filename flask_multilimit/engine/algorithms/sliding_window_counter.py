@@ -85,5 +85,6 @@ def _in_force(state: State | None, quota: Quota, now: int) -> State:
 
 
 def _elapsed_until(used: int, room: int, quota: Quota) -> int:
-    """The time into a window at which the weight of the ``used`` units of the previous one has fallen to ``room``."""
-    return quota.window - room * quota.window // used if used > room else 0
+    """The time into a window at which the weight of the ``used`` units of the previous one has fallen to ``room``;
+    below 0 if that is before the window, to where the clock may have stepped back."""
+    return quota.window - room * quota.window // used
