@@ -1,8 +1,10 @@
-"""Which server of a cluster is asked, and which one next after a failure, with clients that are made up."""
+"""Which server of a cluster is asked, and which one next after a failure, mostly with clients that are made up."""
 
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
+from math import inf
 from typing import Any
 from uuid import UUID, uuid4
 from weakref import WeakSet
@@ -13,14 +15,23 @@ from redis.cluster import ClusterNode
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
-from flask_multilimit.engine import ClusterStorage, StorageError
+from flask_multilimit.engine import ClusterStorage, Concurrent, Hit, StorageError
 from flask_multilimit.engine.decision import Charge
 from flask_multilimit.engine.storage.addresses import Address
+from flask_multilimit.engine.storage.base import Slot
 from flask_multilimit.engine.storage.cluster.hash_slots import HASH_SLOTS, HashSlots
-from flask_multilimit.engine.storage.cluster.servers import MOST_SERVERS, Nodes, NodesOfClient, Servers, SharedDeadline
+from flask_multilimit.engine.storage.cluster.servers import (
+    MOST_SERVERS,
+    Nodes,
+    NodesOfClient,
+    NodesOfUri,
+    Servers,
+    SharedDeadline,
+)
 from flask_multilimit.engine.storage.redis.connections import Deadline
 from flask_multilimit.engine.storage.redis.storage import RedisStorage
 from support.bench import hits
+from support.cluster import Cluster
 
 FIRST, SECOND = ("10.0.0.1", 6379), ("10.0.0.2", 6379)
 """The first owns all slots until it fails, then the second."""
@@ -194,6 +205,32 @@ def test_client_of_a_server_is_kept_no_longer_than_it_is_used() -> None:
 
     assert list(cluster.made) == [used]
     assert used.node_of_cluster.redis_connection is used, "redis-py 5.0 closes the connections of a lost node"
+
+
+QUESTIONS: dict[str, Callable[[ClusterStorage, Hit], Any]] = {
+    "check": lambda storage, hit: storage.check((hit,)),
+    "peek": lambda storage, hit: storage.peek((hit,)),
+    "settle": lambda storage, hit: storage.settle(uuid4(), [Charge(hit, 0)]),
+    "release": lambda storage, hit: storage.release([Slot(uuid4().bytes, hit)]),
+    "renew": lambda storage, hit: storage.renew([Slot(uuid4().bytes, hit)]),
+    "reset": lambda storage, hit: storage.reset([hit.key]),
+    "keys": lambda storage, hit: storage.keys(hit.key),
+    "owner_of": lambda storage, hit: storage.owner_of(hit.key),
+    "tally": lambda storage, hit: storage.tally([], source=hit.key, number=1),
+    "tallies": lambda storage, hit: storage.tallies([hit.key]),
+    "run_script": lambda storage, hit: storage.run_script("return 0", [hit.key], []),
+}
+
+
+@pytest.mark.parametrize("question", QUESTIONS.values(), ids=QUESTIONS)
+def test_each_question_has_the_whole_timeout(cluster: Cluster, question: Callable[[ClusterStorage, Hit], Any]) -> None:
+    nodes = NodesOfUri(cluster.uri, timeout=10)
+    nodes.deadline.started = -inf  # by the question before
+    (hit,) = hits(Concurrent(5, 60), scope="api")
+
+    question(ClusterStorage(nodes), hit)
+
+    nodes.close()
 
 
 # What a server answers to CLUSTER SLOTS
