@@ -211,9 +211,8 @@ class ClusterStorage:
             for group, answer in self._answers(hits, groups, ask):
                 answers.append((group, answer))
                 charged += [answer] if answer.charges else []
-            if charged and not _all_allow(answers):
+            if not _all_allow(answers):
                 answers = self._after_refund(hits, answers, charged)
-            if bans_of(hits) and not _all_allow(answers):
                 answers += self._strike_across_slots(hits, answers, answers[0][1].id)
         except StorageError as error:
             error.check_id = error.check_id or (answers[0][1].id if answers else check_id)
