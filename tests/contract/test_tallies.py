@@ -80,8 +80,9 @@ def test_instants_replace_each_other_and_expire(keeper: KeepsTallies) -> None:
     def put(number: int, **instants: int) -> None:
         keeper.tally([Tally(FIRST, instants, seconds=60, most=10, instants=True)], source=SOURCE, number=number)
 
-    put(1, a=now + 5000, b=now - 50_000, c=now - 61_000)
-    put(2, a=now + 1000)
+    put(1, c=now - 61_000)
+    put(2, a=now + 5000, b=now - 50_000)
+    put(3, a=now + 1000)
 
     assert keeper.tallies([FIRST]).amounts == [{"a": now + 1000, "b": now - 50_000}]
 

@@ -33,9 +33,7 @@ for i = 2, #KEYS do
     call('ZREMRANGEBYSCORE', key, '-inf', string.format('%.0f', at - lives))
     lives = lives + (tonumber(call('ZRANGE', key, -1, -1, 'WITHSCORES')[2]) or at) - at
   end
-  if call('ZCARD', key) > most then
-    call('ZREMRANGEBYRANK', key, 0, -most - 1)
-  end
+  call('ZREMRANGEBYRANK', key, 0, -most - 1)
   call('PEXPIRE', key, string.format('%.0f', lives))
 end
 call('SET', KEYS[1], ARGV[1], 'EX', ARGV[2])
