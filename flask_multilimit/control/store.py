@@ -191,9 +191,12 @@ class StoreInStorage:
         except (TypeError, ValueError, OverflowError):
             raise StorageError(f"the reply about workers has the wrong shape: {reply!r:.80}") from None
         read = [(text, _worker(text, seen)) for text, seen in texts]
-        workers = [worker for _, worker in read if worker is not None]
+        # A server that has lost the latest changes may have an older announcement of a worker, too: the latest counts.
+        workers = {(worker.name, worker.limits): worker for _, worker in read if worker is not None}
         return Announced(
-            version_of(_text(stamp)), workers, [text[:LONGEST_ANNOUNCED] for text, found in read if found is None]
+            version_of(_text(stamp)),
+            [*workers.values()],
+            [text[:LONGEST_ANNOUNCED] for text, found in read if found is None],
         )
 
     def _workers(self, before: str, announced: str) -> list[Any]:

@@ -84,6 +84,16 @@ def test_ended_worker_is_not_listed_also_if_the_clock_was_put_back(on_server: st
     assert line(shop_on(on_server)) == "1 of 1 worker at version 4; limits as in this checkout: only 0"
 
 
+def test_worker_is_counted_once_if_a_snapshot_has_an_older_announcement_of_it(
+    on_server: str, redis_client: redis.Redis
+) -> None:
+    client: Any = redis_client
+    now = client.time()[0]
+    client.zadd("rate_limit:{control}:workers", {"host:1 3 aa": now - 2, "host:1 10 aa": now, "host:2 10 aa": now})
+
+    assert line(shop_on(on_server)) == "2 of 2 workers at version 10; limits as in this checkout: only 0"
+
+
 @pytest.mark.parametrize(
     ("member", "named"),
     [
