@@ -93,7 +93,7 @@ class ControlFollower:
         self.problem: Exception | None = None
         """Why the newest document is not, or not completely, in force."""
         self._answered_at = time.monotonic()
-        self._applied = EMPTY
+        self._applied = self._latest = EMPTY
         self._partial_failure: Exception | None = None
         """Why ``take`` has left out a part of the document."""
         self._reported_missing = False
@@ -206,7 +206,7 @@ class ControlFollower:
         """Put entries out of force that have ended by ``now``, and in force again if the clock has stepped back."""
         has_ended = self._next_end is not None and now >= self._next_end
         if (has_ended or now < self._applied_at) and time.monotonic() >= self._next_pruning:
-            self._apply(self.in_force.document, now)
+            self._apply(self._latest, now)
 
     def _use_newest(self, found: StoredDocument, read: float) -> None:
         known = self.in_force
@@ -223,7 +223,12 @@ class ControlFollower:
             if not is_older:
                 with suppress(ConfigurationError):  # both together may be too many
                     document = ours.updated_by(document)
-            self._put_back(ours if is_older else document, found)
+            try:
+                self._put_back(ours if is_older else document, found)
+            except StorageError:  # who may not write it back still applies what was changed since
+                if not is_older and document.at(found.now) != self._applied:
+                    self._apply(document, found.now)
+                raise
             return
         if ours.entries and not found.stamp:
             self._logger.warning(
@@ -264,7 +269,7 @@ class ControlFollower:
                 if self.problem is self._partial_failure:
                     self.problem = None
             self._applied = current
-        self._next_end, self._applied_at = current.next_end, now
+        self._latest, self._next_end, self._applied_at = document, current.next_end, now
         # With thousands of entries, one may end between any two questions.
         pause = min(PRUNING_PAUSE * (time.monotonic() - started), LONGEST_PAUSE)
         self._next_pruning = time.monotonic() + pause

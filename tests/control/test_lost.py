@@ -3,12 +3,14 @@
 from typing import Any
 
 import pytest
+from flask import Flask
 
 from control.conftest import Shop, shop_on
 from flask_multilimit.control import document
 from flask_multilimit.control.store import StoreInStorage, version_of, written_at
 from flask_multilimit.engine import StorageError
 from flask_multilimit.serve.gate import gate_of
+from flask_multilimit.signals import control_changed
 from support.servers import Binary, Server
 from support.waiting import until
 
@@ -187,25 +189,79 @@ def test_expired_entry_is_not_put_back(shop: Shop, own_server: Server) -> None:
     assert [each["entry"] for each in put_back(shop)] == ["the end of all earlier changes"]
 
 
-def test_worker_without_permission_to_write_or_inspect_keeps_its_copy_in_force_and_logs_it(
-    own_server: Server, caplog: pytest.LogCaptureFixture
-) -> None:
+def allow_reader(server: Server) -> None:
+    """Let a user read changes who may neither write nor inspect."""
+    client: Any = server.client()
+    client.execute_command("ACL", "SETUSER", "reader", "on", ">secret", "~*", "+@all", "-xadd", "-info")
+
+
+@pytest.fixture
+def reader(own_server: Server) -> Shop:
+    """A worker of such a user, which knows a denial."""
     other = serving(own_server)
-    other.control.deny(CLIENT, lasting=True)
+    for who in ("10.0.0.1", "10.0.0.2", CLIENT):
+        other.control.deny(who, lasting=True)
     other.follower.close()
-    client: Any = own_server.client()
-    rights = ["on", ">secret", "~*", "+@all", "-xadd", "-info"]
-    client.execute_command("ACL", "SETUSER", "reader", *rights)
+    allow_reader(own_server)
     shop = shop_on(own_server.tcp_url.replace("://", "://reader:secret@", 1))
     assert shop.denies()
+    return shop
 
+
+def test_worker_without_permission_to_write_or_inspect_keeps_its_copy_in_force_and_logs_it(
+    reader: Shop, own_server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
     restart(own_server)
-    client = own_server.client()
-    client.execute_command("ACL", "SETUSER", "reader", *rights)
+    allow_reader(own_server)
     until(lambda: "xadd" in caplog.text)  # the worker may have asked first while the server was down
 
-    assert shop.control.problem is not None
-    assert shop.denies()
+    assert reader.control.problem is not None
+    assert reader.denies()
+
+
+def test_worker_without_permission_to_write_applies_changes_made_after_the_loss(
+    reader: Shop, own_server: Server
+) -> None:
+    reader.follower.close()
+    restart(own_server)
+    allow_reader(own_server)
+    operator = shop_on(own_server.tcp_url)
+
+    made = operator.control.allow("198.51.100.0/24", for_="1h")
+    reader.follower.ask()
+    assert not reader.denies()
+
+    operator.control.undo(made.id)
+    reader.follower.ask()
+    assert reader.denies()  # by the denial that the server has lost
+
+
+def test_changes_made_after_the_loss_stay_in_force_in_an_outage_without_permission_to_write(
+    reader: Shop, own_server: Server
+) -> None:
+    reader.follower.close()
+    restart(own_server)
+    allow_reader(own_server)
+    operator = shop_on(own_server.tcp_url)
+    operator.control.allow(CLIENT, lasting=True)
+    operator.control.ban("10.0.0.9", for_=1)
+    heard: list[int] = []
+
+    def changed(_: Flask, *, entries: tuple[Any, ...], **__: Any) -> None:
+        heard.append(len(entries))
+
+    with control_changed.connected_to(changed, reader.app):
+        ask_twice(reader)
+        own_server.kill()
+
+        def ban_has_ended() -> bool:
+            reader.follower.ask()
+            return len(heard) == 2
+
+        until(ban_has_ended)
+
+    assert heard == [4, 3]
+    assert not reader.denies()
 
 
 def test_lifted_denial_stays_lifted_after_a_restart_from_a_snapshot(shop: Shop, own_server: Server) -> None:
