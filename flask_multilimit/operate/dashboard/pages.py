@@ -73,6 +73,7 @@ def now_page() -> Response:
     return render(
         "now.html",
         **{**fields_of(found), "endpoints": list(zip(found.endpoints, drawings, strict=True))},
+        who_of=lambda each: clients.client_of(gate_in_force(), each.type, each.subject).text,
         drawing=_drawing(found.series, found.last, slices=max(found.minutes // 20, 1)),
         share=share(totals.refused.amount, everything),
         choices=MINUTES,

@@ -1,6 +1,8 @@
 """The page Now, and the same as JSON."""
 
+import re
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 from flask import Flask
@@ -153,6 +155,22 @@ def test_hashed_and_shortened_subjects_have_no_link(settings: dict[str, Any], pa
     assert "203" not in found["shown"]
     assert f'<span class="subject">{found["shown"]}</span>' in page
     assert "subject?type=" not in page
+
+
+@pytest.mark.parametrize(
+    ("type_", "banned"),
+    [("default", ""), ((IP, "header:X-User"), ""), (IP, "203.0.113.7"), ("header:X-User", "x-user:ada")],
+)
+def test_page_now_offers_to_ban_those_whom_a_list_can_name(type_: Any, banned: str) -> None:
+    app = made()
+    app.add_url_rule("/a", "a", rate_limiter(type=type_, rules="1/minute")(view()))
+    send_requests(app, 2, "/a", headers={"X-User": "ada"})
+
+    page = browser_of("ada", app).get(ROOT).text
+
+    offered = re.findall(r'href="[^"]*change\?kind=ban&amp;who=([^"]*)"', page)
+    assert [unquote(each) for each in offered] == [banned] * bool(banned)
+    assert "subject?type=" in page
 
 
 def test_client_with_several_refusing_rules_has_one_row() -> None:
