@@ -28,6 +28,10 @@ def refused(bench: Bench, wanted: tuple[Hit, ...], times: int) -> Decision:
     return decision
 
 
+def seen(decision: Decision) -> list[tuple[bool, int]]:
+    return [(ban.holds, ban.strikes_left) for ban in decision.bans]
+
+
 # When a ban begins
 
 
@@ -35,7 +39,8 @@ def test_ban_begins_at_the_refusal_that_completes_after(bench: Bench) -> None:
     before = refused(bench, banning(), 2)
     assert before.ban is None
     assert before.retry_after == 60
-    assert [(ban.holds, ban.strikes_left) for ban in before.bans] == [(False, 1)]
+    assert seen(before) == [(False, 1)]
+    assert before.bans[0].reset_after == 600
 
     decision = bench.limiter.check(banning())
 
@@ -59,17 +64,18 @@ def test_ban_refuses_although_rules_allow_until_exactly_retry_after(bench: Bench
 
 
 def test_checks_during_a_ban_do_not_extend_or_restart_it(bench: Bench) -> None:
-    refused(bench, banning(), 3)
+    plan = banning(rules="1/hour")  # which refuses, too, as long as the ban holds
+    refused(bench, plan, 3)
 
     for minute in range(1, 60):
         bench.clock.advance(60)
-        decision = bench.limiter.check(banning())
+        decision = bench.limiter.check(plan)
         assert decision.retry_after == 3600 - 60 * minute
         assert decision.ban is not None
         assert not decision.ban.begun
 
     bench.clock.advance(60)
-    assert bench.limiter.check(banning()).allowed
+    assert bench.limiter.check(plan).allowed
 
 
 def test_only_strikes_within_the_period_count(bench: Bench) -> None:
@@ -157,7 +163,7 @@ def test_ban_refuses_every_check_with_its_scope(bench: Bench) -> None:
 def test_bans_of_one_check_count_strikes_separately(bench: Bench) -> None:
     first, second = banning(scope="a"), banning(Ban(after=2, time=60), "1/hour", scope="b")
     decision = refused(bench, Hits((*first, *second)), 2)
-    assert [(ban.holds, ban.strikes_left) for ban in decision.bans] == [(False, 1), (True, 0)]
+    assert seen(decision) == [(False, 1), (True, 0)]
     assert [status.name for status in decision.violated] == ["user-60s", "user-3600s", "user-ban"]
 
 
@@ -200,14 +206,17 @@ def test_repetition_is_forgotten_most_seconds_after_the_last_ban(bench: Bench) -
     assert refused(bench, plan, 1).retry_after == 100
 
 
-def test_strikes_between_bans_do_not_change_when_the_last_ban_is_forgotten(bench: Bench) -> None:
+@pytest.mark.parametrize(("later", "lasts"), [(1000 - 0.000001, 300), (1000, 100)])
+def test_strikes_between_bans_do_not_change_when_the_last_ban_is_forgotten(
+    bench: Bench, later: float, lasts: int
+) -> None:
     plan = banning(Ban(after=2, within=5000, time=100, factor=3, most=1000), "1/minute")
     refused(bench, plan, 2)
     bench.clock.advance(100)
     refused(bench, plan, 1)
-    bench.clock.advance(1000)
+    bench.clock.advance(later)
 
-    assert refused(bench, plan, 1).retry_after == 100
+    assert refused(bench, plan, 1).retry_after == lasts
 
 
 def test_every_ban_with_factor_1_lasts_the_same(bench: Bench) -> None:
@@ -215,7 +224,7 @@ def test_every_ban_with_factor_1_lasts_the_same(bench: Bench) -> None:
     for _ in range(3):
         decision = refused(bench, plan, 1)
         assert decision.ban is not None
-        assert (decision.ban.level, decision.ban.retry_after) == (0, 100)
+        assert (decision.ban.level, decision.ban.retry_after, decision.ban.reset_after) == (0, 100, 100)
         bench.clock.advance(100)
 
 
@@ -309,11 +318,14 @@ def test_refund_takes_back_no_strike(bench: Bench) -> None:
 # Clocks, and many strikes
 
 
+@pytest.mark.parametrize("strikes", [2, 3])
 @pytest.mark.parametrize("back", [1, 30, 90_000])
-def test_clock_step_back_ends_a_ban(bench: Bench, back: float) -> None:
-    refused(bench, banning(), 3)
+def test_clock_step_back_ends_a_ban_and_forgets_strikes_for_good(bench: Bench, back: float, strikes: int) -> None:
+    refused(bench, banning(), strikes)
     bench.clock.advance(-back)
-    assert bench.limiter.peek(banning()).ban is None
+    assert seen(bench.limiter.check(banning())) == [(False, 3)]
+    bench.clock.advance(back)
+    assert seen(bench.limiter.peek(banning())) == [(False, 3)]
 
 
 def test_small_clock_step_back_keeps_a_ban(bench: Bench) -> None:
