@@ -223,6 +223,15 @@ def test_refund_of_a_repeated_check_after_a_step_back_gives_no_unit_of_the_later
     assert bench.limiter.peek(hits(MONTH)).remaining == 0
 
 
+def test_refund_after_a_step_back_gives_back_units_of_the_later_period(bench: Bench) -> None:
+    bench.clock.now = at("2026-11-15 00:00:10")
+    later = bench.limiter.check(hits(MONTH, cost=3))
+    bench.clock.now = at("2026-11-14 23:59:55")
+    bench.limiter.refund(later)
+    bench.clock.now = at("2026-11-15 00:00:20")
+    assert bench.limiter.peek(hits(MONTH)).remaining == 3
+
+
 def test_clock_that_was_years_ahead_locks_no_client_out(bench: Bench) -> None:
     bench.clock.now = at("2036-11-20")
     bench.limiter.check(hits(MONTH, cost=3))
