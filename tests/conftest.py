@@ -59,8 +59,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("slow")
 
 
-def pytest_collection_finish() -> None:
-    """What tests are made of lives until the end: each garbage collection would take a second to look through it."""
+@pytest.fixture(scope="module", autouse=True)
+def _quick_garbage_collection() -> None:
+    """What there is before the tests of a file, such as all tests, lives until the end: to look through it would take
+    each garbage collection a second."""
     gc.collect()
     gc.freeze()
 
