@@ -219,13 +219,18 @@ def test_worker_without_permission_to_write_or_inspect_keeps_its_copy_in_force_a
     assert reader.denies()
 
 
+def operator_after_a_loss(reader: Shop, server: Server) -> Shop:
+    """Restart the server without its data, while the ``reader`` asks only when told to. Returns who may write."""
+    reader.follower.close()
+    restart(server)
+    allow_reader(server)
+    return shop_on(server.tcp_url)
+
+
 def test_worker_without_permission_to_write_applies_changes_made_after_the_loss(
     reader: Shop, own_server: Server
 ) -> None:
-    reader.follower.close()
-    restart(own_server)
-    allow_reader(own_server)
-    operator = shop_on(own_server.tcp_url)
+    operator = operator_after_a_loss(reader, own_server)
 
     made = operator.control.allow("198.51.100.0/24", for_="1h")
     reader.follower.ask()
@@ -239,10 +244,7 @@ def test_worker_without_permission_to_write_applies_changes_made_after_the_loss(
 def test_changes_made_after_the_loss_stay_in_force_in_an_outage_without_permission_to_write(
     reader: Shop, own_server: Server
 ) -> None:
-    reader.follower.close()
-    restart(own_server)
-    allow_reader(own_server)
-    operator = shop_on(own_server.tcp_url)
+    operator = operator_after_a_loss(reader, own_server)
     operator.control.allow(CLIENT, lasting=True)
     operator.control.ban("10.0.0.9", for_=1)
     heard: list[int] = []

@@ -89,6 +89,10 @@ class TestAddresses:
     def test_text_that_is_not_an_address_is_left_as_it_is(self, odd: str) -> None:
         assert network_of(odd, 64) == odd
 
+    @pytest.mark.parametrize("odd", ["203.0.113.7:", "203.0.113.7:123456", "10.0.0.0/8", "10.0.0.300"])
+    def test_text_that_only_looks_like_an_address_is_marked_as_invalid(self, odd: str) -> None:
+        assert network_of(odd, 64) == f"invalid:{odd}"
+
     def test_requests_without_an_address_share_a_quota(self, limited_app: Flask) -> None:
         client = limit(limited_app, type=LimitType.IP)
         limited_app.wsgi_app = _without_address(limited_app.wsgi_app)  # type: ignore[method-assign]
