@@ -127,7 +127,7 @@ class Override(_Entry):
 
     @property
     def new_rules(self) -> tuple[Rule, ...]:
-        """The same, or the rules of :attr:`limit`."""
+        """Those that it writes: :attr:`written_rules`, or the rules of :attr:`limit`."""
         return self.written_rules if self.limit is None else self.limit.options.get("rules", ())
 
     @property

@@ -78,8 +78,8 @@ def subject_text(type_name: str, value: str, parts: Sequence[Subject] = ()) -> s
     if type_name == EVERYONE.type:
         return "everyone"
     text = (visible(value) or "(empty)") if value == value.strip() else f'"{visible(value)}"'
-    is_address = type_name != LimitType.IP.value or ":" not in value or usual_network(value)
-    return text if is_address else f"{type_name}:{text}"
+    looks_typed = type_name == LimitType.IP.value and ":" in value and not usual_network(value)
+    return f"{type_name}:{text}" if looks_typed else text
 
 
 def shown_subject(plans: Plans, type_name: str, value: str) -> str:

@@ -176,7 +176,7 @@ class Writer:
         at = [Destination(each, each.rpartition(".")[0], "") for each in endpoints]
         places = [self._state.places.at_function(each, view_name(self._state.app, each.endpoint)) for each in at]
         overridden = [any(limit.override_defaults for limit in (*each.own, *each.around)) for each in places]
-        return not all(overridden) or not overridden
+        return not overridden or not all(overridden)
 
     def _exempt_when(self, *own: str) -> str:
         """One callable of ``own`` and all request filters: a limiter has only one ``exempt_when``."""
