@@ -23,7 +23,17 @@ from ..engine.forks import LateLock, notify_child
 from ..engine.text import SafeLogger
 from ..engine.threads import ENDING_SECONDS, Beat, threads_run
 from .document import Document, document_from
-from .store import ANNOUNCE_SECONDS, NEVER_WRITTEN, Change, Store, StoredDocument, Worker, version_of, written_at
+from .store import (
+    ANNOUNCE_SECONDS,
+    MOST_CHANGES,
+    NEVER_WRITTEN,
+    Change,
+    Store,
+    StoredDocument,
+    Worker,
+    version_of,
+    written_at,
+)
 
 LOOK_SECONDS = (0.4, 0.6)
 """The bounds of the time between two questions, random so that not all workers ask at once. With the answer, it is less
@@ -222,7 +232,7 @@ class ControlFollower:
         if known.stamp and _has_lost(known, found):
             if not is_older:
                 with suppress(ConfigurationError):  # both together may be too many
-                    document = ours.updated_by(document)
+                    document = self._without_undone(ours).updated_by(document)
             try:
                 self._put_back(ours if is_older else document, found)
             except StorageError:  # who may not write it back still applies what was changed since
@@ -242,6 +252,18 @@ class ControlFollower:
         self.in_force = InForce(found.stamp, document, found.now, read, found.run)
         if self._copy is not None:
             self._copy.write(found.stamp, found.run, found.text or "")
+
+    def _without_undone(self, ours: Document) -> Document:
+        """``ours`` without what was undone on a server that had lost later changes."""
+        known = written_at(self.in_force.stamp) / 1000  # what was undone before may have been imported again
+        try:
+            changes = self.store.history(MOST_CHANGES)
+        except StorageError as error:
+            if error.no_reply:
+                raise
+            return ours  # it may not read the history
+        undone = {each["id"] for each in changes if each["what"] == "undo" and each["at"] > known}
+        return Document(tuple(each for each in ours.entries if each.id not in undone))
 
     def _put_back(self, document: Document, found: StoredDocument) -> None:
         """Write ``document``, which the server has lost, unless another process has done so. The next question reads

@@ -461,7 +461,7 @@ USES = {
     "hget": "to follow changes",
     "hset": "to make changes, and to put them back after a restart of the server",
     "xadd": "to make changes, and to put them back after a restart of the server",
-    "xrevrange": "to show the history",
+    "xrevrange": "to show the history, and not to put back what was just undone",
     "scan": "to list keys, bans and slots",
     "pttl": "to list keys, bans and slots",
     "info": "to tell a restart of the server from a deletion",

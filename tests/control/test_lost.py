@@ -1,5 +1,6 @@
 """A server that restarts without its data gets the changes back from a process that still has them."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -189,10 +190,11 @@ def test_expired_entry_is_not_put_back(shop: Shop, own_server: Server) -> None:
     assert [each["entry"] for each in put_back(shop)] == ["the end of all earlier changes"]
 
 
-def allow_reader(server: Server) -> None:
-    """Let a user read changes who may neither write nor inspect."""
+def allow_reader(server: Server, *lacking: str) -> None:
+    """Let a user read changes who lacks these rights: if none are given, who may neither write nor inspect."""
     client: Any = server.client()
-    client.execute_command("ACL", "SETUSER", "reader", "on", ">secret", "~*", "+@all", "-xadd", "-info")
+    rights = lacking or ("-xadd", "-info")
+    client.execute_command("ACL", "SETUSER", "reader", "reset", "on", ">secret", "~*", "+@all", *rights)
 
 
 @pytest.fixture
@@ -219,11 +221,20 @@ def test_worker_without_permission_to_write_or_inspect_keeps_its_copy_in_force_a
     assert reader.denies()
 
 
-def operator_after_a_loss(reader: Shop, server: Server) -> Shop:
+def test_worker_without_permission_to_read_the_history_puts_changes_back(reader: Shop, own_server: Server) -> None:
+    operator = operator_after_a_loss(reader, own_server, "-xrevrange")
+    operator.control.deny("10.0.0.9", lasting=True)
+
+    reader.follower.ask()
+
+    assert denied(operator) == {"10.0.0.1", "10.0.0.2", "10.0.0.9", CLIENT}
+
+
+def operator_after_a_loss(reader: Shop, server: Server, *lacking: str) -> Shop:
     """Restart the server without its data, while the ``reader`` asks only when told to. Returns who may write."""
     reader.follower.close()
     restart(server)
-    allow_reader(server)
+    allow_reader(server, *lacking)
     return shop_on(server.tcp_url)
 
 
@@ -280,6 +291,53 @@ def test_lifted_denial_stays_lifted_after_a_restart_from_a_snapshot(shop: Shop, 
     assert not shop_on(own_server.tcp_url).denies()
 
 
+@pytest.fixture
+def other_server(server_binaries: dict[str, Binary]) -> Iterator[Server]:
+    """A server that may be a replica, or have one."""
+    with Server(next(iter(server_binaries.values())), tcp=True) as server:
+        yield server
+
+
+def take_data(server: Server, other: Server) -> None:
+    """Let a server be the replica of the ``other`` until it has its data."""
+    client: Any = server.client()
+    client.replicaof("127.0.0.1", other.port)
+    until(lambda: document_in(server) == document_in(other))
+    client.replicaof("NO", "ONE")
+
+
+def test_denial_lifted_right_after_a_fail_over_that_lost_another_change_stays_lifted(
+    shop: Shop, own_server: Server, other_server: Server
+) -> None:
+    lifted = shop.control.deny(CLIENT, lasting=True)
+    take_data(other_server, own_server)
+    shop.control.deny("10.0.0.1", lasting=True)
+    shop.follower.close()
+
+    take_data(own_server, other_server)
+    shop_on(own_server.tcp_url).control.undo(lifted.id)
+    ask_twice(shop)
+
+    assert denied(shop) == {"10.0.0.1"}
+
+
+def test_lost_import_of_an_entry_that_was_undone_before_is_put_back(
+    shop: Shop, own_server: Server, other_server: Server
+) -> None:
+    shop.control.deny(CLIENT, lasting=True)
+    exported = shop.control.export_entries()
+    shop.control.undo(shop.control.entries()[0].id)
+    take_data(other_server, own_server)
+    shop.control.import_entries(exported)
+    shop.follower.close()
+
+    take_data(own_server, other_server)
+    shop_on(own_server.tcp_url).control.deny("10.0.0.1", lasting=True)
+    ask_twice(shop)
+
+    assert denied(shop) == {"10.0.0.1", CLIENT}
+
+
 def test_lifted_denial_stays_lifted_after_a_restart_though_a_worker_missed_that(own_server: Server) -> None:
     shop, stopped = serving(own_server), serving(own_server)
     lifted = shop.control.deny(CLIENT, lasting=True)
@@ -329,18 +387,17 @@ def test_denial_is_put_back_when_a_full_server_evicts_it(shop: Shop, own_server:
 
 
 def test_denial_is_put_back_when_a_server_was_the_replica_of_one_without_it(
-    shop: Shop, own_server: Server, server_binaries: dict[str, Binary]
+    shop: Shop, own_server: Server, other_server: Server
 ) -> None:
     shop.control.deny(CLIENT, lasting=True)
     shop.follower.close()
     client: Any = own_server.client()
 
-    with Server(next(iter(server_binaries.values())), tcp=True) as other:
-        client.replicaof("127.0.0.1", other.port)
-        until(lambda: not client.exists(DOCUMENT))
-        shop.follower.ask()
-        assert shop.denies()  # nothing can be written to a replica
-        client.replicaof("NO", "ONE")
+    client.replicaof("127.0.0.1", other_server.port)
+    until(lambda: not client.exists(DOCUMENT))
+    shop.follower.ask()
+    assert shop.denies()  # nothing can be written to a replica
+    client.replicaof("NO", "ONE")
     ask_twice(shop)
 
     assert shop.denies()

@@ -106,7 +106,7 @@ def test_operator_user_may_see_every_page_and_change_limits(server: Server, admi
 
 
 def test_page_that_lacks_a_right_does_not_say_storage_is_down(server: Server, admin: Any) -> None:
-    app = served(made(uri_of(server, admin, "worker", WORKER)))
+    app = served(made(uri_of(server, admin, "worker", f"{WORKER} -xrevrange")))
 
     page = browser_of("ada", app).get(f"{ROOT}history").text
 

@@ -14,9 +14,9 @@ RIGHTS = (
     "+zremrangebyrank +zremrangebyscore +zscore"
 )
 """The rights that a user of the server needs to check limits, and no more."""
-RIGHTS_OF_WORKERS = "+hget +hset +xadd +info"
+RIGHTS_OF_WORKERS = "+hget +hset +xadd +xrevrange +info"
 """The further rights to follow changes, and to put them back after a restart of the server."""
-RIGHTS_OF_OPERATORS = "+xrevrange +scan +pttl +ping +config|get"
+RIGHTS_OF_OPERATORS = "+scan +pttl +ping +config|get"
 """The further rights of people who change and examine limits, by commands or the dashboard."""
 RIGHTS_IN_A_CLUSTER = "+cluster|slots +asking"
 """The further rights to find the servers and to follow a slot that is being moved."""
