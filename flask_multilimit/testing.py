@@ -207,11 +207,11 @@ def _hits_at(
 
 
 def _enforced(hits: tuple[Hit, ...]) -> tuple[Hit, ...]:
-    """``hits`` without bans, which have nothing to use up, without slots unless there is nothing else, and without
-    shadows; if all are shadows, these as if they were none."""
+    """``hits`` without bans, which have nothing to use up, and without shadows; if all are shadows, these as if they
+    were none. Without slots, too, unless there is nothing else."""
     hits = tuple(hit for hit in hits if not isinstance(hit, BanHit))
-    hits = tuple(hit for hit in hits if not hit.rule.holds_slots) or hits  # nobody knows when a slot becomes free
-    return tuple(hit for hit in hits if not hit.shadow) or tuple(replace(hit, shadow=False) for hit in hits)
+    hits = tuple(hit for hit in hits if not hit.shadow) or tuple(replace(hit, shadow=False) for hit in hits)
+    return tuple(hit for hit in hits if not hit.rule.holds_slots) or hits  # nobody knows when a slot becomes free
 
 
 def _use_up(gate: AppGate, endpoint: str, hits: tuple[Hit, ...]) -> Decision:

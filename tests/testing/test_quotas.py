@@ -50,6 +50,17 @@ def test_exhaust_uses_up_slots_only_where_there_is_nothing_else(app: Flask, rule
     assert app.test_client().get("/slow").status_code == 429
 
 
+def test_exhaust_uses_up_slots_where_the_quotas_beside_them_are_shadows(app: Flask) -> None:
+    slots = rate_limiter(type=LimitType.IP, rules="2 at once")
+    shadow = rate_limiter(type=LimitType.IP, rules="5/minute", name="soon", shadow=True)
+    app.add_url_rule("/slow", "slow", slots(shadow(lambda: "ok")))
+
+    refusal = exhaust(app, "slow", "ip:127.0.0.1")
+
+    assert [status.name for status in refusal.violated] == ["ip-at-once"]
+    assert app.test_client().get("/slow").status_code == 429
+
+
 def test_exhaust_leaves_other_addresses_alone(app: Flask, client: FlaskClient) -> None:
     exhaust(app, "by_ip", "ip:203.0.113.7")
     assert client.get("/ip").status_code == 200
