@@ -124,7 +124,7 @@ def client_named(
 def client_with(gate: AppGate, given: Mapping[str, str]) -> Client:
     """The client whose requests have the ``given`` subjects, by type, together."""
     counted = {name: gate.subjects.counted(Subject(name, value)).value for name, value in given.items()}
-    return Client(counted, address=given.get(LimitType.IP.value, ""))
+    return Client(counted, address=given.get(LimitType.IP.value, "").partition("/")[0])
 
 
 def client_of(gate: AppGate, type_name: str, value: str) -> Client:

@@ -414,10 +414,12 @@ def _list_standing(listed: Listed | None) -> ListStanding | None:
 
 
 def _is_about(who: Who | None, client: Client) -> bool:
-    """Whether ``who`` is ``client``, or a network that contains it, or one in it."""
-    own = None if client.who is None else client.who.network
-    if who is None or who.network is None or own is None:
-        return who is not None and client.who == who
+    """Whether ``who`` is a subject of ``client``, its address, or a network that contains this, or one in it."""
+    if who is None or who.network is None:
+        return who is not None and client.given.get(who.type_name) == who.value
+    own = usual_network(client.address) if client.who is None else client.who.network
+    if own is None:
+        return False
     wider, within = sorted((who.network, own), key=lambda each: each.prefixlen)
     return wider.has((within.version, within.first))  # networks overlap only if one contains the other
 

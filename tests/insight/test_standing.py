@@ -584,6 +584,27 @@ def test_why_names_how_to_lift_every_entry_around_an_address(app: Flask, inner: 
     assert statuses(app, "/quote", environ_base=CLIENT) == [200]
 
 
+def test_standing_of_several_subjects_names_how_to_lift_every_entry_about_one_of_them(app: Flask) -> None:
+    control = control_of(app)
+    control.ban("api_key:key-0", for_="1h")
+    denied = control.deny("203.0.113.0/24", for_="1h")
+
+    with app.app_context():
+        found = app.extensions["multilimit"].standing(ip="203.0.113.7", subject="api_key:key-0")
+
+    assert [each.kind for each in found.entries] == ["ban", "deny"]
+    assert found.lift == (f"flask multilimit unset {denied.id}", "flask multilimit unban api_key:key-0")
+
+
+def test_standing_of_several_subjects_knows_the_lists_about_a_network_that_is_one_client(app: Flask) -> None:
+    control_of(app).deny("2001:db8::/64", for_="1h")
+
+    with app.app_context():
+        found = app.extensions["multilimit"].standing(ip="2001:db8::/64", subject="api_key:key-0")
+
+    assert (found.state, len(found.entries)) == ("denied", 1)
+
+
 def test_refusing_limit_comes_first_with_a_reset_command_that_works(app: Flask) -> None:
     counted(app, *["/search"] * 5, "/quote")
 
