@@ -103,7 +103,9 @@ class ControlFollower:
         self.problem: Exception | None = None
         """Why the newest document is not, or not completely, in force."""
         self._answered_at = time.monotonic()
-        self._applied = self._latest = EMPTY
+        self._applied = EMPTY
+        self.document: Document = EMPTY
+        """What is in force, with the entries of it that have ended; after a loss, also what was changed since."""
         self._partial_failure: Exception | None = None
         """Why ``take`` has left out a part of the document."""
         self._reported_missing = False
@@ -216,7 +218,7 @@ class ControlFollower:
         """Put entries out of force that have ended by ``now``, and in force again if the clock has stepped back."""
         has_ended = self._next_end is not None and now >= self._next_end
         if (has_ended or now < self._applied_at) and time.monotonic() >= self._next_pruning:
-            self._apply(self._latest, now)
+            self._apply(self.document, now)
 
     def _use_newest(self, found: StoredDocument, read: float) -> None:
         known = self.in_force
@@ -291,7 +293,7 @@ class ControlFollower:
                 if self.problem is self._partial_failure:
                     self.problem = None
             self._applied = current
-        self._latest, self._next_end, self._applied_at = document, current.next_end, now
+        self.document, self._next_end, self._applied_at = document, current.next_end, now
         # With thousands of entries, one may end between any two questions.
         pause = min(PRUNING_PAUSE * (time.monotonic() - started), LONGEST_PAUSE)
         self._next_pruning = time.monotonic() + pause

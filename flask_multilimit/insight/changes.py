@@ -125,8 +125,7 @@ def entry_of(entry: Override | Listing, *, idle: bool = False, left_out: bool = 
 
 def document_in_force(gate: AppGate) -> Document:
     """The changes in force as far as this process knows, without asking the storage."""
-    in_force = gate.applier.follower.in_force
-    return in_force.document.at(in_force.time())
+    return gate.applier.follower.document.at(gate.applier.time())
 
 
 def changes_in_force(gate: AppGate) -> ChangesInForce:

@@ -10,6 +10,7 @@ from control.conftest import Shop, shop_on
 from flask_multilimit.control import document
 from flask_multilimit.control.store import StoreInStorage, version_of, written_at
 from flask_multilimit.engine import StorageError
+from flask_multilimit.insight.changes import document_in_force
 from flask_multilimit.serve.gate import gate_of
 from flask_multilimit.signals import control_changed
 from support.servers import Binary, Server
@@ -246,6 +247,7 @@ def test_worker_without_permission_to_write_applies_changes_made_after_the_loss(
     made = operator.control.allow("198.51.100.0/24", for_="1h")
     reader.follower.ask()
     assert not reader.denies()
+    assert made in document_in_force(gate_of(reader.app)).entries
 
     operator.control.undo(made.id)
     reader.follower.ask()
