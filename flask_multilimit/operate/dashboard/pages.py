@@ -74,11 +74,17 @@ def now_page() -> Response:
         "now.html",
         **{**fields_of(found), "endpoints": list(zip(found.endpoints, drawings, strict=True))},
         who_of=lambda each: clients.client_of(gate_in_force(), each.type, each.subject).text,
+        listed_types=_listed_types(),
         drawing=_drawing(found.series, found.last, slices=max(found.minutes // 20, 1)),
         share=share(totals.refused.amount, everything),
         choices=MINUTES,
         slots=slots_now(gate_in_force()),
     )
+
+
+def _listed_types() -> set[str]:
+    """The types that lists and overrides take; empty text for networks."""
+    return {"", *gate_in_force().plans.types}
 
 
 def _drawing(series: Series, last: int, *, slices: int, size: tuple[int, int] = PLANE) -> Drawing:
@@ -241,6 +247,7 @@ def subject_page() -> Response:
         who=encode_field(_who_in(request.args) or (found.who if found else "")),
         done=read_notice("done"),
         unbanned=read_notice("unbanned"),
+        listed_types=_listed_types(),
         most=most,
         plain=gate.settings.traffic_subjects == "plain",
         traffic_known=memory is not None,

@@ -1,6 +1,7 @@
 """The page Now, and the same as JSON."""
 
 import re
+from html import unescape
 from typing import Any
 from urllib.parse import unquote
 
@@ -171,6 +172,21 @@ def test_page_now_offers_to_ban_those_whom_a_list_can_name(type_: Any, banned: s
     offered = re.findall(r'href="[^"]*change\?kind=ban&amp;who=([^"]*)"', page)
     assert [unquote(each) for each in offered] == [banned] * bool(banned)
     assert "subject?type=" in page
+
+
+@pytest.mark.parametrize("path", ["/mine", "/service"])
+def test_pages_offer_no_entry_about_a_type_that_lists_do_not_know(path: str) -> None:
+    app = made()
+    service = rate_limiter(type=lambda: "ada", name="caller", rules="2/minute")(view())
+    app.add_url_rule("/service", "service", lambda: service())  # noqa: PLW0108
+    send_requests(app, 3, path)
+    browser = browser_of("ada", app)
+
+    page = browser.get(ROOT).text
+    (why,) = re.findall(r'href="([^"]*subject\?type=[^"]*)"[^>]*aria-label', page)
+
+    assert "change?kind=ban" not in page
+    assert "change?kind=" not in browser.get(unescape(why)).text
 
 
 def test_client_with_several_refusing_rules_has_one_row() -> None:
