@@ -124,7 +124,8 @@ class Plans:
         for stack in (found() for found in self._services.keyrefs()):  # other threads may add some meanwhile
             if stack is not None:
                 made = list(self._services[stack])
-                plans._services[stack] = {known: plans._make_service(stack, known) for known in made}
+                with suppress(ConfigurationError):  # its next call ignores overrides that do not fit it
+                    plans._services[stack] = {known: plans._make_service(stack, known) for known in made}
         reject_mixed(plans.made)
         return plans
 

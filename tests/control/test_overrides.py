@@ -322,6 +322,18 @@ class TestOtherLimits:
         assert len(ignored) == 2
         assert "reserve works with" in ignored[0]
 
+    def test_override_applies_at_endpoints_although_it_does_not_fit_a_function_that_was_called(
+        self, shop: Shop
+    ) -> None:
+        send = rate_limiter(rules="2/minute", type=IP, charge_when=lambda _: True)(view())
+        shop.app.add_url_rule("/send", "send", lambda: send())  # noqa: PLW0108
+        assert shop.statuses(1, "/send") == [200]
+
+        shop.control.override("*", limiter="ip", rules="1/minute; 5 at once", lasting=True, force=True)
+
+        assert shop.statuses(2) == [200, 429]
+        assert shop.statuses(2, "/send") == [200, 429]
+
     def test_overrides_that_fit_no_check_are_not_logged_for_ever(
         self, shop: Shop, caplog: pytest.LogCaptureFixture
     ) -> None:
