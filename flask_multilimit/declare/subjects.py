@@ -281,17 +281,20 @@ class Subjects:
     def given(self, subjects: Mapping[str, str]) -> Resolve:
         """A resolver that knows ``subjects``, by type, and no request; limiters of other types do not apply.
 
-        The subject of a tuple is known if each part is given, by the names of :func:`parts_of`, or if the whole subject
-        is given as the storage has it. ``anonymous`` is the address of a client that is not logged in.
+        The subject of a tuple is known if each part is given, by the names of :func:`parts_of`, or if none but the
+        whole subject is given, as the storage has it: a client may choose a part that looks like that. ``anonymous`` is
+        the address of a client that is not logged in.
         """
         return partial(self._given, subjects)
 
     def _given(self, subjects: Mapping[str, str], type_: SubjectType, name: str | None) -> Subject | None:
         if isinstance(type_, tuple):
-            whole = parts_in(subjects.get(type_name_of(type_, name), ""))
-            if len(whole) == len(type_):
-                return _combined(type_, name, whole)
-            named = zip(type_, parts_of(type_, name), strict=True)
+            names, whole_name = parts_of(type_, name), type_name_of(type_, name)
+            if {*names, ANONYMOUS}.isdisjoint(subjects.keys() - {whole_name, EVERYONE.type}):
+                whole = parts_in(subjects.get(whole_name, ""))
+                if len(whole) == len(type_):
+                    return _combined(type_, name, whole)
+            named = zip(type_, names, strict=True)
             return _combined(type_, name, [self._given_part(subjects, part, called, name) for part, called in named])
         if type_ is LimitType.USER and ANONYMOUS in subjects and LimitType.USER.value not in subjects:
             return self._anonymous_at(network_of(subjects[ANONYMOUS], self._ipv6_prefix))
@@ -395,10 +398,10 @@ def parts_in(value: str) -> tuple[Subject, ...]:
 
 def parts_with_names(value: str) -> tuple[Subject, ...]:
     """The parts in ``value`` that the names of their types tell apart. Several callables all have the name of their
-    limiter, and a client may choose one part so that it looks like another."""
+    limiter, and a client may choose one part so that it looks like another, or like a whole subject."""
     parts = parts_in(value)
     names = [part.type for part in parts]
-    return tuple(part for part in parts if names.count(part.type) == 1)
+    return tuple(part for part in parts if names.count(part.type) == 1 and len(parts_in(part.value)) != len(parts))
 
 
 def parts_by_type(type_: SubjectType | None, value: str) -> tuple[Subject, ...]:

@@ -652,13 +652,12 @@ def _lift(
 
 def _options_of(plans: Plans, subject: Subject) -> list[str]:
     """The options that name ``subject``; none if it is a digest of several types."""
-    if parts := plans.parts_of(subject):
-        return [option for part in parts for option in _options_of(plans, part)]
-    type_name, value = subject
-    if "+" in type_name:
-        return []
+    return [_option_of(*each) for each in plans.parts_of(subject) or (subject,) if "+" not in each.type]
+
+
+def _option_of(type_name: str, value: str) -> str:
     if type_name == EVERYONE.type:
-        return ["--everyone"]
+        return "--everyone"
     if type_name == LimitType.USER.value or (type_name == LimitType.IP.value and usual_network(value)):
-        return [f"--{type_name} {shlex.quote(value)}"]
-    return [f"--subject {shlex.quote(str(subject))}"]
+        return f"--{type_name} {shlex.quote(value)}"
+    return f"--subject {shlex.quote(f'{type_name}:{value}')}"

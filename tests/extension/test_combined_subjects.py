@@ -71,6 +71,19 @@ def test_peek_finds_a_subject_written_as_in_its_key(
     assert [status.remaining for status in found.statuses] == [0]
 
 
+def test_part_that_looks_like_the_whole_of_another_subject_has_a_quota_of_its_own(
+    app: Flask, multilimit: MultiLimit, storage: RecordingStorage
+) -> None:
+    chosen = 'reads:[["ip", "203.0.113.9"], ["reads", "a"]]'
+    statuses(app, f"/one?document={chosen.removeprefix('reads:')}")
+
+    with app.app_context():
+        found = multilimit.peek("one", ["ip:127.0.0.1", chosen])
+        assert [hit.key for hit in found.hits] == storage.keys_asked[0]
+        checks = [["ip:203.0.113.9", "reads:a"], ["ip:127.0.0.1", chosen]]
+        assert [multilimit.check("1/minute", scope="search", subject=each).allowed for each in checks] == [True, True]
+
+
 @pytest.mark.parametrize("given", ["reads:a", "ip:127.0.0.1", "user:ann"])
 def test_reset_that_finds_no_quota_is_an_error(app: Flask, multilimit: MultiLimit, given: str) -> None:
     with app.app_context(), pytest.raises(ConfigurationError, match=r'no limiter at "one" counts .*nothing was reset'):

@@ -235,6 +235,16 @@ def test_entry_may_name_a_subject_by_all_its_parts(app: Flask) -> None:
     assert [status_for(app, "::1", f"/?chosen={each}", headers=headers) for each in "ab"] == [403, 200]
 
 
+def test_part_that_looks_like_the_whole_of_another_subject_is_not_listed_with_that(app: Flask) -> None:
+    ours = '[["ip", "203.0.113.99"], ["tenant", "ours"]]'
+    MultiLimit(app, allow=[f"tenant:{ours}"])
+    type_ = (IP, lambda: request.headers["X-Tenant"])
+    app.add_url_rule("/", "show", rate_limiter(type=type_, name="tenant", rules="1/minute")(view()))
+
+    assert [status_for(app, "203.0.113.99", headers={"X-Tenant": "ours"}) for _ in range(2)] == [200, 200]
+    assert [status_for(app, "198.51.100.7", headers={"X-Tenant": ours}) for _ in range(2)] == [200, 429]
+
+
 def test_client_without_a_subject_of_a_listed_type_is_not_denied(app: Flask, storage: RecordingStorage) -> None:
     MultiLimit(app, storage=storage, deny=["tenant:acme"])
     by_tenant = rate_limiter(type=lambda: request.headers.get("X-Tenant"), name="tenant", rules="1/minute")
