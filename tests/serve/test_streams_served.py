@@ -34,6 +34,7 @@ SENT_AS = {
     "gunicorn sync": "FileWrapper",
     "gunicorn gthread": "FileWrapper",
     "gunicorn gevent": "FileWrapper",
+    "gunicorn gevent, preload": "FileWrapper",
     "werkzeug": "_HoldingBody",
     "waitress": "ReadOnlyFileBasedBuffer",
     "uwsgi": "_HoldingBody",
@@ -41,13 +42,32 @@ SENT_AS = {
 """The class of the body with which each server sends a file."""
 
 
-@pytest.fixture(params=SERVERS)
-def program(request: pytest.FixtureRequest, server: Server, tmp_path: Path) -> Iterator[Program]:
-    arguments = SERVERS[request.param]
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What is sent from ``/file``: more than fits into the buffers of the connection."""
+    file = tmp_path_factory.mktemp("sent") / "file"
+    file.write_bytes(bytes(range(256)) * 160_000)
+    return file
+
+
+@pytest.fixture(scope="module", params=SERVERS)
+def name(request: pytest.FixtureRequest) -> str:
+    """Each server in turn."""
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def running(name: str, shared_server: Server, file: Path) -> Iterator[Program]:
     python_path = f"{HERE}:{':'.join(sys.path)}"
-    environment = {"STORAGE_URI": server.url, "FILE": str(tmp_path / "file"), "PYTHONPATH": python_path}
-    with Program(*arguments, environment=environment) as program:
+    environment = {"STORAGE_URI": shared_server.url, "FILE": str(file), "PYTHONPATH": python_path}
+    with Program(*SERVERS[name], environment=environment) as program:
         yield program
+
+
+@pytest.fixture
+def program(running: Program, server: Server) -> Program:
+    """Each server in turn; all quotas are full."""
+    return running
 
 
 def begin_stream(program: Program, path: str = "/") -> socket.socket:
@@ -93,13 +113,9 @@ def test_slot_of_a_paused_stream_is_released_at_its_next_write(program: Program)
     wait_for(program, "0")
 
 
-@pytest.mark.parametrize(("program", "sent_as"), SENT_AS.items(), indirect=["program"])
 def test_file_holds_its_slot_to_the_last_byte_and_keeps_its_file_wrapper(
-    program: Program, sent_as: str, tmp_path: Path
+    program: Program, name: str, file: Path
 ) -> None:
-    content = bytes(range(256)) * 160_000  # more than fits into the buffers of the connection
-    (tmp_path / "file").write_bytes(content)
-
     connection = http.client.HTTPConnection("127.0.0.1", program.port, timeout=PATIENCE)
     connection.request("GET", "/file")
     response = connection.getresponse()
@@ -107,14 +123,13 @@ def test_file_holds_its_slot_to_the_last_byte_and_keeps_its_file_wrapper(
     wait_for(program, "1")
     rest = response.read()
 
-    assert response.headers["X-Body"] == sent_as
-    assert first + rest == content
+    assert response.headers["X-Body"] == SENT_AS[name]
+    assert first + rest == file.read_bytes()
     wait_for(program, "0")
     connection.close()
 
 
-def test_slot_of_a_file_is_released_when_the_client_disconnects(program: Program, tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(bytes(40_000_000))
+def test_slot_of_a_file_is_released_when_the_client_disconnects(program: Program) -> None:
     connection = begin_stream(program, "/file")
     wait_for(program, "1")
 
