@@ -1,13 +1,16 @@
-"""Runs the tests of a project without the extension and with it, and compares the result of each test.
+"""Runs the tests of a project without the extension and, beside that, with it, and compares the result of each test.
 
 usage: python same_results.py FOLDER [ARGUMENTS OF PYTEST]
 """
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from subprocess import PIPE, STDOUT
 from xml.etree import ElementTree
 
 HERE = Path(__file__).parent
@@ -17,7 +20,8 @@ FEWEST = 50
 
 def main() -> None:
     folder, *arguments = sys.argv[1:]
-    without, with_limits = results(folder, arguments), results(folder, ["-p", "multilimit_everywhere", *arguments])
+    with ThreadPoolExecutor() as runs:
+        without, with_limits = runs.map(results, [folder] * 2, [arguments, ["-p", "multilimit_everywhere", *arguments]])
     differing = sorted(name for name in without | with_limits if without.get(name) != with_limits.get(name))
     for name in differing:
         sys.stdout.write(f"{name}: {without.get(name)} without the extension, {with_limits.get(name)} with it\n")
@@ -27,12 +31,14 @@ def main() -> None:
 
 
 def results(folder: str, arguments: list[str]) -> dict[str, str]:
-    """The outcome of each test."""
+    """The outcome of each test, in a copy of the ``folder``."""
     with tempfile.TemporaryDirectory() as temporary:
-        report = Path(temporary, "report.xml")
+        report, copy = Path(temporary, "report.xml"), shutil.copytree(folder, Path(temporary, "project"))
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", *arguments]
         path = os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-        run = subprocess.run(command, cwd=folder, env={**os.environ, "PYTHONPATH": path}, check=False)
+        environment = {**os.environ, "PYTHONPATH": path}
+        run = subprocess.run(command, cwd=copy, env=environment, stdout=PIPE, stderr=STDOUT, text=True, check=False)
+        sys.stdout.write(run.stdout)
         if not report.exists():
             sys.exit(f"pytest ended with {run.returncode} and left no report")
         cases = list(ElementTree.parse(report).iter("testcase"))
