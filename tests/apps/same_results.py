@@ -34,7 +34,7 @@ def results(folder: str, arguments: list[str]) -> dict[str, str]:
     """The outcome of each test, in a copy of the ``folder``."""
     with tempfile.TemporaryDirectory() as temporary:
         report, copy = Path(temporary, "report.xml"), shutil.copytree(folder, Path(temporary, "project"))
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", *arguments]
+        command = [sys.executable, "-m", "pytest", "-q", "--disable-warnings", f"--junitxml={report}", *arguments]
         path = os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
         environment = {**os.environ, "PYTHONPATH": path}
         run = subprocess.run(command, cwd=copy, env=environment, stdout=PIPE, stderr=STDOUT, text=True, check=False)
