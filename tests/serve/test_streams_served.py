@@ -12,7 +12,7 @@ from support.processes import Program
 from support.servers import Server
 from support.waiting import PATIENCE, until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("server")]  # all quotas are full
 
 HERE = Path(__file__).parent / "streams"
 GUNICORN = ("gunicorn", "--chdir", str(HERE), "--bind", "127.0.0.1:0")
@@ -57,17 +57,11 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def running(name: str, shared_server: Server, file: Path) -> Iterator[Program]:
+def program(name: str, shared_server: Server, file: Path) -> Iterator[Program]:
     python_path = f"{HERE}:{':'.join(sys.path)}"
     environment = {"STORAGE_URI": shared_server.url, "FILE": str(file), "PYTHONPATH": python_path}
     with Program(*SERVERS[name], environment=environment) as program:
         yield program
-
-
-@pytest.fixture
-def program(running: Program, server: Server) -> Program:
-    """Each server in turn; all quotas are full."""
-    return running
 
 
 def begin_stream(program: Program, path: str = "/") -> socket.socket:
