@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from ..control.store import is_control
-from ..declare.subjects import Subject
+from ..declare.subjects import EVERYONE, Subject, parts_in
 from ..engine import ConfigurationError, Decision, Hit, Limiter, Rule, StorageError
 from ..engine.bans import BanRule
 from ..engine.errors import with_remedy
@@ -188,6 +188,8 @@ def keys_of(gate: AppGate, given: Mapping[str, str], *, containing: str = "") ->
     wanted = {(subject.type, escape_subject(subject.value)) for subject in _subjects(gate, given)}
     wanted |= {each for each in given.items() if re.fullmatch(DIGEST_PATTERN, each[1])}
     wanted |= {(name, escape_subject(_with_surrogates(value))) for name, value in given.items()}
+    if len(given.keys() - {EVERYONE.type}) > 1:  # a client may choose a part that looks like a whole subject
+        wanted -= {(name, escape_subject(value)) for name, value in given.items() if parts_in(value)}
     stored = stored_keys(gate, prefixes_of(gate), containing=containing)
     return [each.key for each in stored if (parts := parts_of_key(each.key)) and (parts.type, parts.subject) in wanted]
 

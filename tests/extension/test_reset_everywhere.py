@@ -81,6 +81,22 @@ def test_reset_everywhere_restores_all_quotas_of_a_subject(app: Flask, user: str
     assert statuses(app, "other", "192.0.2.1") == [429, 429]
 
 
+def test_reset_everywhere_of_a_part_that_looks_like_another_subject_leaves_that_alone(app: Flask) -> None:
+    parts = (IP, lambda: request.headers["X-User"])
+    app.add_url_rule("/login", "login", rate_limiter(type=parts, name="login", rules="1/minute")(lambda: "in"))
+
+    def log_in(user: str, ip: str) -> int:
+        return ask(app, "/login", environ_base={"REMOTE_ADDR": ip}, headers={"X-User": user}).status_code
+
+    odd = '[["ip", "203.0.113.7"], ["login", "ada"]]'
+    assert [log_in("ada", "203.0.113.7"), log_in(odd, "192.0.2.1")] == [200, 200]
+
+    with app.app_context():
+        multilimit_of(app).reset(subject=["ip:192.0.2.1", f"login:{odd}"], reach="everywhere")
+
+    assert [log_in("ada", "203.0.113.7"), log_in(odd, "192.0.2.1")] == [429, 200]
+
+
 def test_reset_everything_restores_all_quotas(app: Flask) -> None:
     statuses(app)
     with app.app_context():
