@@ -596,11 +596,14 @@ def test_standing_of_several_subjects_names_how_to_lift_every_entry_about_one_of
     assert found.lift == (f"flask multilimit unset {denied.id}", "flask multilimit unban api_key:key-0")
 
 
-def test_standing_of_several_subjects_knows_the_lists_about_a_network_that_is_one_client(app: Flask) -> None:
+@pytest.mark.parametrize("named", [{"ip": "2001:db8::/64", "subject": "api_key:key-0"}, {"ip": "[2001:db8::7]:50001"}])
+def test_standing_knows_the_entries_about_a_client_that_they_write_in_another_way(
+    app: Flask, named: dict[str, str]
+) -> None:
     control_of(app).deny("2001:db8::/64", for_="1h")
 
     with app.app_context():
-        found = app.extensions["multilimit"].standing(ip="2001:db8::/64", subject="api_key:key-0")
+        found = app.extensions["multilimit"].standing(**named)
 
     assert (found.state, len(found.entries)) == ("denied", 1)
 
