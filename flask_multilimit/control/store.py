@@ -133,6 +133,7 @@ class StoreInStorage:
 
     def __init__(self, storage: Scripted, *, prefix: str) -> None:
         self._storage = storage
+        self._scripts = {name: _script(name) for name in ("read", "write", "history", "workers")}
         self.key: str = prefix + DOCUMENT
         self.history_key: str = prefix + HISTORY
         self.workers_key: str = prefix + WORKERS
@@ -204,7 +205,7 @@ class StoreInStorage:
         return list(self._run("workers", keys, [str(ANNOUNCED_SECONDS), before, announced]))
 
     def _run(self, name: str, keys: Sequence[str], arguments: Sequence[str]) -> Any:
-        return self._storage.run_script(_script(name), keys, [each.encode() for each in arguments])
+        return self._storage.run_script(self._scripts[name], keys, [each.encode() for each in arguments])
 
 
 Store = StoreInMemory | StoreInStorage

@@ -14,9 +14,15 @@ from types import ModuleType
 from typing import Any, NamedTuple, cast
 
 from ... import algorithms
-from ...algorithms import BAN, CALENDAR, algorithm_of
+from ...algorithms import ALGORITHMS, BAN, CALENDAR, SHIPPED, algorithm_of
 from ...errors import ConfigurationError
 from ...hits import Hit, OpenHit
+
+SOURCES = (
+    *("prelude", "hits", "bans", "calendars", "open", "check", "strike", "finish"),
+    *("settle", "renew", "tally", "tallies"),
+)
+"""The drivers and their parts: the Lua files beside this module."""
 
 _COMMENT = re.compile(r"^\s*--.*\n", re.MULTILINE)
 _SPANS_LINES = re.compile(r"\[=*\[|\\\n")
@@ -74,6 +80,14 @@ def library(names: Iterable[str]) -> list[str]:
 def script_for(driver: str, hits: Iterable[Hit]) -> Script:
     opens = any(isinstance(hit, OpenHit) for hit in hits)
     return script(driver, frozenset([hit.rule.algorithm for hit in hits]), opens=opens)
+
+
+def read_all() -> None:
+    """Read every file that scripts are made of. Later, another version of the package may be in their place, or the
+    process may have as many files open as it may."""
+    library(name for name in (*ALGORITHMS, BAN, CALENDAR) if algorithm_of(name) in SHIPPED)
+    for name in SOURCES:
+        source(name)
 
 
 def source(name: str) -> str:

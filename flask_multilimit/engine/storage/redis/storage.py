@@ -27,12 +27,14 @@ from ..tallies import Tallies, Tally, arguments_of, seconds_of, tallies_of
 from .compiled import SHAPES, KnownShape
 from .connections import Deadline
 from .failures import FAILURES, NONE_FREE, is_full, storage_error
-from .scripts import Script, lone_script, script_for
+from .scripts import Script, lone_script, read_all, script_for
 from .uri import address_of, check_encoding, timed_client
 from .wire import command_of, wire_of
 
 if TYPE_CHECKING:
     from .sentinel import Primary
+
+read_all()
 
 CHECK: bytes = b""
 """The mode of a plain check, neither a peek nor repeated. A missing argument means the same."""
