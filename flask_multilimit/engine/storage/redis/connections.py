@@ -8,6 +8,7 @@ by then.
 from __future__ import annotations
 
 import math
+import socket
 import ssl
 import threading
 from collections.abc import Callable
@@ -153,7 +154,11 @@ class Timed:
 
     def _connect(self) -> TimedSocket:
         self.socket_connect_timeout = self._deadline.step()
-        return TimedSocket(super()._connect(), self._deadline)  # type: ignore[misc]
+        try:
+            return TimedSocket(super()._connect(), self._deadline)  # type: ignore[misc]
+        except OSError:
+            socket.socket().close()  # raises if no file can be opened: the look-up of a name gives another reason then
+            raise
 
 
 class TimedConnection(Timed, Connection):

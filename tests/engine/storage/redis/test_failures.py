@@ -1,6 +1,8 @@
 """Failures between a client and its server: a check is charged once or not at all, and the error names a remedy."""
 
 import re
+import subprocess
+import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import closing
@@ -452,6 +454,28 @@ def test_remedy_names_max_connections_when_no_connection_of_a_pool_is_free(serve
 def test_remedy_names_the_limit_of_open_files_that_is_reached() -> None:
     error = storage_error(redis.ConnectionError("Error 24 connecting to 127.0.0.1:6379. Too many open files."))
     assert "ulimit -n" in error.remedy
+
+
+OUT_OF_FILES = """
+import os, resource
+from contextlib import suppress
+from flask_multilimit.engine import StorageError, hits_for, storage_from_uri
+
+storage, plan = storage_from_uri("redis://localhost:1"), hits_for("1/minute", scope="api")
+with suppress(StorageError):
+    storage.check(plan)  # from now on, Python has read what it needs to look a name up
+resource.setrlimit(resource.RLIMIT_NOFILE, (os.open(os.devnull, os.O_RDONLY) + 1,) * 2)
+try:
+    storage.check(plan)
+except StorageError as error:
+    print(error.remedy)
+"""
+
+
+def test_remedy_names_the_limit_of_open_files_when_a_host_name_cannot_be_looked_up() -> None:
+    """The system then gives another reason, such as an invalid argument."""
+    printed = subprocess.run([sys.executable, "-c", OUT_OF_FILES], check=True, capture_output=True, text=True).stdout
+    assert "ulimit -n" in printed
 
 
 def test_check_whose_reply_is_malformed_is_not_sent_again() -> None:
