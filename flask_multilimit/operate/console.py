@@ -6,6 +6,7 @@ does not obey them.
 
 from __future__ import annotations
 
+import json
 import re
 import secrets
 import shutil
@@ -41,9 +42,12 @@ def echo(line: str, *, err: bool = False) -> None:
 
 
 def write_text(text: str, *, err: bool = False) -> None:
-    """Write ``text`` as it is."""
+    """Write ``text`` as it is, but characters that the encoding of the output has not as in JSON."""
     try:
         click.echo(text, nl=False, err=err)
+    except UnicodeEncodeError as error:  # nothing has been written yet
+        shown = (each if each.encode(error.encoding, "ignore") else json.dumps(each)[1:-1] for each in text)
+        write_text("".join(shown), err=err)
     except BrokenPipeError:  # the reader has enough: Click ends the command without a word
         raise
     except OSError as error:

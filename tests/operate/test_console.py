@@ -1,4 +1,8 @@
-"""Columns and paragraphs on screens of any width."""
+"""Columns and paragraphs on screens of any width, and characters that an output has not."""
+
+import json
+import sys
+from io import BytesIO, TextIOWrapper
 
 import pytest
 
@@ -24,3 +28,18 @@ def test_column_is_not_narrower_than_twelve_on_any_screen() -> None:
     rows = [("x" * 20, "y" * 20, "z" * 20)]
     assert console.sizes_of(rows) == [12, 12, 12]
     assert console.sizes_of(rows, whole=True) == [20, 20, 20]
+
+
+def test_character_that_the_encoding_of_the_output_has_not_is_written_as_in_json(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A client may choose its name. On Windows, an output that is no terminal often has the encoding cp1252."""
+    written = BytesIO()
+    monkeypatch.setattr(sys, "stdout", TextIOWrapper(written, encoding="cp1252", write_through=True))
+
+    console.echo("Zoë \N{SNOWMAN}")
+    console.write_json("Zoë \N{SNOWMAN} \N{GRINNING FACE}")
+
+    text, document = written.getvalue().decode("cp1252").splitlines()
+    assert text == "Zoë \\u2603"
+    assert json.loads(document) == "Zoë \N{SNOWMAN} \N{GRINNING FACE}"
