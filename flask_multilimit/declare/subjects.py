@@ -256,7 +256,7 @@ class Subjects:
         if isinstance(type_, tuple):
             return _combined(type_, name, [self.resolve(part, name) for part in type_])
         value = _id_of(cast("Callable[[], object]", type_), f"the type {name!r}")
-        return None if value is None else Subject(str(name), value)
+        return None if value is None else _own(str(name), value)
 
     def resolve_if_found(self, type_: SubjectType, name: str | None) -> Subject | None:
         """As :meth:`resolve`, for a request that may have ended before everything about it is known. If the
@@ -315,9 +315,9 @@ class Subjects:
 
     def counted(self, subject: Subject) -> Subject:
         """``subject`` as limits count it: an address by its network."""
-        if subject.type != LimitType.IP.value:
-            return subject
-        return Subject(subject.type, network_of(subject.value, self._ipv6_prefix))
+        if subject.type == LimitType.IP.value:
+            return Subject(subject.type, network_of(subject.value, self._ipv6_prefix))
+        return subject if subject.type in _LIMIT_TYPES or "+" in subject.type else _own(*subject)
 
     def clients_from(self, given: object) -> dict[str, str]:
         """As :func:`subjects_from`; none if nobody is given. Raises as :meth:`require_clients`, too."""
@@ -374,6 +374,12 @@ class Subjects:
         return Subject(ANONYMOUS, address if self._anonymous_user == "ip" else "")
 
 
+def _own(name: str, value: str) -> Subject:
+    """The subject of a type of one's own. What looks like several parts gets another form, which names no other client:
+    the key of a subject with these parts may differ in nothing else."""
+    return Subject(name, f"text:{value}" if len(parts_in(value)) > 1 else value)
+
+
 def _combined(types: tuple[SingleType, ...], name: str | None, parts: Sequence[Subject | None]) -> Subject | None:
     """One subject made of ``parts``."""
     return None if None in parts else Subject(type_name_of(types, name), value_of(parts))
@@ -398,10 +404,10 @@ def parts_in(value: str) -> tuple[Subject, ...]:
 
 def parts_with_names(value: str) -> tuple[Subject, ...]:
     """The parts in ``value`` that the names of their types tell apart. Several callables all have the name of their
-    limiter, and a client may choose one part so that it looks like another, or like a whole subject."""
+    limiter, and a client may choose one part so that it looks like another."""
     parts = parts_in(value)
     names = [part.type for part in parts]
-    return tuple(part for part in parts if names.count(part.type) == 1 and len(parts_in(part.value)) != len(parts))
+    return tuple(part for part in parts if names.count(part.type) == 1)
 
 
 def parts_by_type(type_: SubjectType | None, value: str) -> tuple[Subject, ...]:

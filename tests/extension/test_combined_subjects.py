@@ -84,6 +84,17 @@ def test_part_that_looks_like_the_whole_of_another_subject_has_a_quota_of_its_ow
         assert [multilimit.check("1/minute", scope="search", subject=each).allowed for each in checks] == [True, True]
 
 
+def test_subject_that_looks_like_several_parts_is_not_charged_to_these_in_another_check(
+    app: Flask, multilimit: MultiLimit
+) -> None:
+    pair, odd = ["ip:203.0.113.9", "name:ada"], '[["ip", "203.0.113.9"], ["name", "ada"]]'
+    by_name: dict[str, Any] = {"type": lambda: request.args["name"], "name": "name"}
+    with app.test_request_context(f"/open?name={odd}"):
+        assert multilimit.check("1/minute", scope="search", subject=pair).allowed
+        assert multilimit.check("1/minute", scope="search", subject=f"name:{odd}").allowed
+        assert not multilimit.check("1/minute", scope="search", **by_name).allowed  # the same
+
+
 @pytest.mark.parametrize("given", ["reads:a", "ip:127.0.0.1", "user:ann"])
 def test_reset_that_finds_no_quota_is_an_error(app: Flask, multilimit: MultiLimit, given: str) -> None:
     with app.app_context(), pytest.raises(ConfigurationError, match=r'no limiter at "one" counts .*nothing was reset'):

@@ -827,8 +827,8 @@ def test_subject_that_looks_like_another_client_is_kept_apart() -> None:
     assert found.lift == (f"flask multilimit reset api_key --subject 'api_key:{key}'",)
 
 
-def test_part_that_looks_like_the_whole_of_another_subject_is_named_as_it_is() -> None:
-    app, key = app_on(), '[["ip", "198.51.100.7"], ["tenant", "bob"]]'
+def test_part_that_looks_like_another_subject_is_named_as_it_is() -> None:
+    app, key = app_on(), '[["ip", "198.51.100.7"]]'
     parts = (IP, lambda: request.headers["X-Key"])
     app.add_url_rule("/pair", "pair", rate_limiter(type=parts, name="tenant", rules="1/minute")(view()))
     assert counted(app, *["/pair"] * 2, headers={"X-Key": key}) == [200, 429]
