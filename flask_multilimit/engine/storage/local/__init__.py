@@ -18,9 +18,11 @@ from .server import (
     HAS_LOCKS,
     INSTALL,
     LONGEST_SOCKET,
+    SUPERVISOR,
     LocalServer,
     default_directory,
     find_program,
+    find_supervisor,
     why_unusable,
 )
 
@@ -118,6 +120,8 @@ def _why_unsupported() -> str:
         return "this system has no flock: use redis:// or memory://"
     if find_program() is None:
         return f"its server is not installed: {INSTALL}"
+    if not find_supervisor():
+        return f"the file {SUPERVISOR} is missing: include it in the app, or use redis:// or memory://"
     return ""
 
 

@@ -263,7 +263,7 @@ class LocalServer:
         try:
             with self._open("log", os.O_TRUNC | os.O_APPEND) as log, forking_for_programs():
                 subprocess.run(
-                    [_python(), "-I", "-S", *_supervisor(), self.directory, str(lock), *self._command()],
+                    [_python(), "-I", "-S", *find_supervisor(), self.directory, str(lock), *self._command()],
                     pass_fds=[lock],
                     stdin=subprocess.DEVNULL,
                     stdout=log,
@@ -361,11 +361,15 @@ def find_program() -> Path | None:
     return None
 
 
-def _supervisor() -> list[str]:
-    """How Python runs the supervisor: the file, or its source if the package is in an archive, as in a zipapp."""
+def find_supervisor() -> list[str]:
+    """How Python runs the supervisor: the file, or its source if the package is in an archive, as in a zipapp. Empty if
+    neither is there: an app may have been frozen without sources."""
     if SUPERVISOR.exists():
         return [str(SUPERVISOR)]
-    return ["-c", (pkgutil.get_data(__package__, SUPERVISOR.name) or b"").decode()]
+    with contextlib.suppress(OSError):
+        source = pkgutil.get_data(__package__, SUPERVISOR.name)
+        return ["-c", source.decode()] if source else []
+    return []
 
 
 def _python() -> str:

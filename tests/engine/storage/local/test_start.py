@@ -174,6 +174,14 @@ def test_missing_extra_of_local_storage_is_an_error_with_its_remedy(monkeypatch:
         storage_from_uri("local://")
 
 
+def test_app_that_is_frozen_without_sources_names_the_file_to_include(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_server, "SUPERVISOR", tmp_path / "no_source.py")
+    with pytest.raises(ConfigurationError, match=r"supervisor\.py is missing: include it in the app, or use redis://"):
+        storage_from_uri(place.uri)
+
+
 def test_missing_temporary_directory_is_an_error_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     """A container whose file system is read-only."""
     monkeypatch.setattr("tempfile.tempdir", None)
