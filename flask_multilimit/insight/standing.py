@@ -432,6 +432,14 @@ def refusing(entries: Iterable[Override | Listing], client: Client) -> list[List
     return [each for each in lists if _is_about(each.who, client)]
 
 
+def refusing_lists(gate: AppGate, client: Client) -> list[str]:
+    """The same of all entries in force, and of the lists of the settings, which no command lifts; as text."""
+    declared = () if gate.access is None else gate.access.declared
+    denied = (each for each in declared if each.action == "deny" and _is_about(each.who, client))
+    entries = refusing(document_in_force(gate).entries, client)
+    return [*map(str, entries), *(f"deny {each.who} ({each.where})" for each in denied)]
+
+
 def _refusals(
     gate: AppGate, memory: TrafficMemory | None, client: Client, endpoint: str | None
 ) -> tuple[tuple[RefusedSubject, ...], str]:

@@ -584,6 +584,17 @@ def test_why_names_how_to_lift_every_entry_around_an_address(app: Flask, inner: 
     assert statuses(app, "/quote", environ_base=CLIENT) == [200]
 
 
+def test_unban_names_the_list_of_the_settings_that_still_denies_the_client() -> None:
+    app = Flask("shop")
+    MultiLimit(app, deny=["203.0.113.0/24", "user:42"], user_loader=lambda: None)
+    control_of(app).ban("203.0.113.7", for_="1h")
+    assert statuses(app, "/", environ_base=CLIENT) == [429]
+
+    lifted = command(app, "unban", "203.0.113.7", "--yes")
+
+    assert lifted == "Lifted: ban 203.0.113.7.\nStill in force: deny 203.0.113.0/24 (deny).\n"
+
+
 def test_standing_of_several_subjects_names_how_to_lift_every_entry_about_one_of_them(app: Flask) -> None:
     control = control_of(app)
     control.ban("api_key:key-0", for_="1h")

@@ -20,10 +20,10 @@ from ...control.watch import LONGEST_COPY
 from ...engine import ConfigurationError
 from ...engine.rules import rules_in
 from ...insight.bans import BanInForce, Lifted, add_to_history, bans, unban
-from ...insight.changes import Entry, PastChange, document_in_force, entries, history
+from ...insight.changes import Entry, PastChange, entries, history
 from ...insight.clients import client_from
 from ...insight.impact import Impact, impact
-from ...insight.standing import refusing
+from ...insight.standing import refusing_lists
 from ...insight.text import duration, instant, local_time, plural
 from ...serve.applier import ControlApplier
 from ...serve.gate import gate_of
@@ -258,7 +258,7 @@ def unban_command(who: str, action: Action) -> None:
         found = unban(gate, client, reason=reason, author=author)
         if found.keys and (problem := add_to_history(gate, "unban", found.who, reason=reason, author=author)):
             console.echo(f"Lifted, but the history does not show it: {problem}", err=True)
-    others = [str(each) for each in refusing(document_in_force(gate).entries, client)]
+    others = refusing_lists(gate, client)
     show(
         lambda: _lifted_lines(found, "Would lift" if action.dry_run else "Lifted", others),
         found,
