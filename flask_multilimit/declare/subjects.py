@@ -317,7 +317,7 @@ class Subjects:
         """``subject`` as limits count it: an address by its network."""
         if subject.type == LimitType.IP.value:
             return Subject(subject.type, network_of(subject.value, self._ipv6_prefix))
-        return subject if subject.type in _LIMIT_TYPES or "+" in subject.type else _own(*subject)
+        return subject if subject.type in {ANONYMOUS, EVERYONE.type} or "+" in subject.type else _own(*subject)
 
     def clients_from(self, given: object) -> dict[str, str]:
         """As :func:`subjects_from`; none if nobody is given. Raises as :meth:`require_clients`, too."""
@@ -364,7 +364,7 @@ class Subjects:
 
     def _user(self) -> Subject:
         user = _id_of(self._find_user_loader() or _flask_login_user, "user_loader")
-        return Subject("user", user) if user else self._anonymous_client()
+        return _own("user", user) if user else self._anonymous_client()
 
     def _anonymous_client(self) -> Subject:
         return self._anonymous_at(self._client().value if self._anonymous_user == "ip" else "")
@@ -375,9 +375,10 @@ class Subjects:
 
 
 def _own(name: str, value: str) -> Subject:
-    """The subject of a type of one's own. What looks like several parts gets another form, which names no other client:
-    the key of a subject with these parts may differ in nothing else."""
-    return Subject(name, f"text:{value}" if len(parts_in(value)) > 1 else value)
+    """The subject with an id that a client may have chosen. What looks like several parts, or like a digest, gets
+    another form, which names no other client: a subject with these may have the same key, or the same name."""
+    is_odd = len(parts_in(value)) > 1 or (value.startswith("*") and re.fullmatch(keys.DIGEST_PATTERN, value))
+    return Subject(name, f"text:{value}" if is_odd else value)
 
 
 def _combined(types: tuple[SingleType, ...], name: str | None, parts: Sequence[Subject | None]) -> Subject | None:

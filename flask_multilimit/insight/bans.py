@@ -234,7 +234,7 @@ def _ban_keys(gate: AppGate, client: Client) -> list[str]:
     longer."""
     hits = {hit.key: hit for hit in hits_of_client(gate, client) if isinstance(hit, BanHit)}
     if client.given and isinstance(gate.limiter.storage, Inspectable):
-        elsewhere = keys_of(gate, client.given, containing=f":{BAN}:")
+        elsewhere = keys_of(gate, client.given, containing=f":{BAN}:", is_digest=client.is_digest)
         hits = {key: BanHit(key, _LONGEST.rule, cost=0, name="elsewhere") for key in elsewhere} | hits
     bans = [ban for decision in peek_many(gate, hits.values()) for ban in decision.bans]
     return [ban.hit.key for ban in bans if ban.holds and not ban.hit.shadow]

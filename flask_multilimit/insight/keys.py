@@ -16,7 +16,7 @@ from ..engine import ConfigurationError, Decision, Hit, Limiter, Rule, StorageEr
 from ..engine.bans import BanRule
 from ..engine.errors import with_remedy
 from ..engine.hits import BanHit
-from ..engine.keys import DIGEST_PATTERN, escape_subject, is_probe, parts_of_key, scope_of_stem
+from ..engine.keys import escape_subject, is_probe, parts_of_key, scope_of_stem
 from ..engine.rules import CONCURRENCY, MAX_COUNT
 from ..engine.storage import Inspectable, StoredKey
 from ..observe.traffic.counts import is_traffic
@@ -177,19 +177,20 @@ def all_keys(gate: AppGate) -> list[str]:
     return [stored.key for stored in stored_keys(gate, prefixes_of(gate))]
 
 
-def keys_of(gate: AppGate, given: Mapping[str, str], *, containing: str = "") -> list[str]:
+def keys_of(gate: AppGate, given: Mapping[str, str], *, containing: str = "", is_digest: bool = False) -> list[str]:
     """The keys in storage that count the ``given`` subjects, at all endpoints, in functions, and in checks that no
-    plan knows. A subject may be given as its digest.
+    plan knows; with ``is_digest``, those that have what is given in place of a long subject.
 
     Raises :class:`ConfigurationError` if no subject is given, and :class:`StorageError`.
     """
     if not given:
         raise ConfigurationError('reset: say whose quotas: "user:42", "ip:203.0.113.7" or "everyone"')
     wanted = {(subject.type, escape_subject(subject.value)) for subject in _subjects(gate, given)}
-    wanted |= {each for each in given.items() if re.fullmatch(DIGEST_PATTERN, each[1])}
     wanted |= {(name, escape_subject(_with_surrogates(value))) for name, value in given.items()}
     if len(given.keys() - {EVERYONE.type}) > 1:  # a client may choose a part that looks like a whole subject
         wanted -= {(name, escape_subject(value)) for name, value in given.items() if parts_in(value)}
+    if is_digest:
+        wanted = set(given.items())
     stored = stored_keys(gate, prefixes_of(gate), containing=containing)
     return [each.key for each in stored if (parts := parts_of_key(each.key)) and (parts.type, parts.subject) in wanted]
 

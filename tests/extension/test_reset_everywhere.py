@@ -6,6 +6,7 @@ import pytest
 from flask import Flask, request
 
 from flask_multilimit import IP, USER, ConfigurationError, MultiLimit, rate_limiter
+from flask_multilimit.engine.keys import escape_subject
 from support.asking import ask
 
 LONG = "a user whose name is so long that a key has only a digest of it " * 2
@@ -95,6 +96,16 @@ def test_reset_everywhere_of_a_part_that_looks_like_another_subject_leaves_that_
         multilimit_of(app).reset(subject=["ip:192.0.2.1", f"login:{odd}"], reach="everywhere")
 
     assert [log_in("ada", "203.0.113.7"), log_in(odd, "192.0.2.1")] == [429, 200]
+
+
+def test_reset_everywhere_of_a_user_who_chose_the_digest_of_another_leaves_that_alone(app: Flask) -> None:
+    assert statuses(app, LONG) == [200, 200]
+    digest = escape_subject(LONG)
+
+    with app.app_context():
+        multilimit_of(app).reset(subject=f"user:{digest}", reach="everywhere")
+
+    assert statuses(app, LONG, "192.0.2.1") == [200, 429]
 
 
 def test_reset_everything_restores_all_quotas(app: Flask) -> None:

@@ -1013,6 +1013,18 @@ class TestDigests:
         assert "Lifted: 1 ban started by limiters." in command(app, "unban", ban.who, "--yes")
         assert bans(gate_of(app)) == []
 
+    def test_client_that_chose_the_digest_of_another_is_listed_and_lifted_by_itself(self) -> None:
+        app = self.app()
+        (ban,) = bans(gate_of(app))
+        digest = ban.who.removeprefix("tenant:")
+        counted(app, *["/tenant"] * 4, headers={"X-Key": digest})
+
+        (other,) = {each.who for each in bans(gate_of(app))} - {ban.who}
+        command(app, "unban", other, "--yes")
+        assert [each.who for each in bans(gate_of(app))] == [ban.who]
+        command(app, "unban", ban.who, "--yes")
+        assert bans(gate_of(app)) == []
+
     @pytest.mark.parametrize("endpoint", [None, "tenant"])
     def test_verdict_about_a_digest_is_unknown(self, endpoint: str | None) -> None:
         app = self.app()
