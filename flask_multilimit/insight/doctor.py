@@ -383,9 +383,12 @@ def _examine_storage(gate: AppGate, endpoints: list[Place]) -> Iterator[Finding]
         return
     if isinstance(storage, LocalStorage):
         yield _on_this_machine(storage, _calendars_in(endpoints))
+    answered = True
     for client in clients:
-        yield from _examine_server(client, gate, endpoints)
-    yield from _examine_script(storage, gate)
+        for found in _examine_server(client, gate, endpoints):
+            answered &= (found.name, found.level) != ("storage", "wrong")
+            yield found
+    yield from _examine_script(storage, gate, answered=answered)
     if isinstance(storage, Scripted):
         yield from _examine_rights(storage, gate)
     yield from _examine_shares(gate)
@@ -428,8 +431,9 @@ def _in_this_process(storage: Any, most_keys: int, calendars: list[str]) -> Iter
         yield Finding("storage", "hint", text, remedy)
 
 
-def _examine_script(storage: Any, gate: AppGate) -> Iterator[Finding]:
-    """Charge for all limits, and check every algorithm, on keys that are made for it."""
+def _examine_script(storage: Any, gate: AppGate, *, answered: bool) -> Iterator[Finding]:
+    """Charge for all limits, and check every algorithm, on keys that are made for it. ``answered``: whether no finding
+    says yet that there is no answer."""
     limiter = Limiter(storage if isinstance(storage, ClusterStorage) else RedisStorage(storage.client))
     rules = [Rule(60, 10, algorithm=algorithm, name=algorithm) for algorithm in ALGORITHMS]
     prefix = gate.settings.key_prefix
@@ -442,7 +446,7 @@ def _examine_script(storage: Any, gate: AppGate) -> Iterator[Finding]:
         limiter.reset(hits)
         after = limiter.peek(hits)
     except StorageError as error:
-        if type(error.__cause__).__name__ not in {"ConnectionError", "TimeoutError", "AuthenticationError"}:
+        if answered or type(error.__cause__).__name__ not in {"ConnectionError", "TimeoutError", "AuthenticationError"}:
             own = ", ".join(f"{name}.lua" for name, each in ALGORITHMS.items() if each not in SHIPPED)
             otherwise = f"Correct {own}." if own and error.key_specific else _ASK_US
             yield Finding("script", "wrong", str(error), _remedy_for(error, otherwise))

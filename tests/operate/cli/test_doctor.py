@@ -52,6 +52,17 @@ def test_doctor_reports_unreachable_server_with_remedy(tmp_path: Path) -> None:
     assert run.out.endswith("\n1 problem found.\n")
 
 
+def test_doctor_reports_a_server_that_answers_it_but_no_checks(server_binaries: dict[str, Binary]) -> None:
+    """As while writes are paused, or behind a proxy. This one closes connections before longer replies."""
+    options = ["--client-output-buffer-limit", "normal 1 1 1"]
+    with Server(next(iter(server_binaries.values())), options=options) as hasty:
+        run = Command(SHOP, hasty.url)("doctor")
+
+    assert run.code == 1
+    assert "ok       storage" in run.out
+    assert "WRONG    script         the rate limit storage gave no answer" in run.out
+
+
 def test_doctor_and_keys_never_show_a_password(server_binaries: dict[str, Binary]) -> None:
     def with_password(password: str) -> Command:
         return Command(SHOP, strict.tcp_url.replace("redis://", f"redis://:{password}@"))
