@@ -54,7 +54,7 @@ def test_doctor_reports_unreachable_server_with_remedy(tmp_path: Path) -> None:
 
 def test_doctor_reports_a_server_that_answers_it_but_no_checks(server_binaries: dict[str, Binary]) -> None:
     """As while writes are paused, or behind a proxy. This one closes connections before longer replies."""
-    options = ["--client-output-buffer-limit", "normal 1 1 1"]
+    options = ["--client-output-buffer-limit", "normal", "1", "1", "1"]
     with Server(next(iter(server_binaries.values())), options=options) as hasty:
         run = Command(SHOP, hasty.url)("doctor")
 
