@@ -198,6 +198,19 @@ def test_clock_step_back_over_a_boundary_keeps_the_units_left(bench: Bench) -> N
     assert bench.limiter.peek(hits(MONTH)).remaining == 0
 
 
+def test_refund_after_a_clock_step_back_keeps_the_units_of_the_earlier_period(bench: Bench) -> None:
+    bench.clock.now = at("2026-11-14 23:59:50")
+    bench.limiter.check(hits(MONTH, cost=3))
+    bench.clock.now = at("2026-11-15 00:00:10")
+    later = bench.limiter.check(hits(MONTH))
+
+    bench.clock.now = at("2026-11-14 23:59:55")
+    bench.limiter.refund(later)
+
+    earlier = bench.limiter.peek(hits(MONTH))
+    assert (earlier.remaining, earlier.reset_after) == (0, 5.0)
+
+
 def test_reset_of_a_calendar_is_the_end_of_its_period_also_after_a_step_back(bench: Bench) -> None:
     bench.clock.now = at("2026-11-15 00:00:10")
     bench.limiter.check(hits(MONTH))
