@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from flask import Flask
 
 from control.conftest import Shop, shop_on
+from flask_multilimit.signals import control_changed
 from support.servers import Server
 from support.waiting import until
 
@@ -111,6 +113,31 @@ def test_expired_entry_of_the_copy_is_not_in_force(own_server: Server, copy: Pat
     own_server.stop()
     time.sleep(1.5)  # the ban ends by the clock of the machine
     assert not worker(own_server, copy).denies()
+
+
+def test_entry_of_the_copy_ends_on_time_in_the_outage(own_server: Server, copy: Path) -> None:
+    worker(own_server, copy).control.deny(CLIENT, for_=2)
+    own_server.stop()
+
+    shop = worker(own_server, copy)
+
+    until(lambda: not shop.denies(), 10)
+
+
+def test_change_does_not_put_an_older_copy_in_force_before_it(own_server: Server, copy: Path) -> None:
+    shop = worker(own_server, copy)
+    shop.control.deny(CLIENT, lasting=True)
+    old, heard = copy.read_bytes(), list[int]()
+    shop.control.deny("10.0.0.1", lasting=True)
+    copy.write_bytes(old)
+
+    def changed(_: Flask, *, entries: tuple[Any, ...], **__: Any) -> None:
+        heard.append(len(entries))
+
+    with control_changed.connected_to(changed, shop.app):
+        shop.control.deny("10.0.0.2", lasting=True)
+
+    assert heard == [3]
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs file modes of POSIX")

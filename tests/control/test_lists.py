@@ -1,5 +1,6 @@
 """Subjects and networks are allowed, denied and banned while the app runs."""
 
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -152,6 +153,17 @@ def test_ban_ended_by_a_clock_ahead_applies_again_when_the_clock_is_right() -> N
     for ahead, status in ((0, 429), (3600, 200), (0, 429)):
         store.ahead = ahead
         until(partial(answered, status))
+
+
+def test_beginning_and_end_of_an_entry_are_by_the_clock_of_the_storage() -> None:
+    shop = shop_on("memory://")
+    shop.follower.store = store = SkewedStore()
+    store.ahead = 3600
+
+    entry = shop.control.ban("198.51.100.7", for_="15m")
+
+    assert entry.since > time.time() + 3000
+    assert entry.until == entry.since + 900
 
 
 def test_subject_is_on_one_list_at_a_time(shop: Shop) -> None:

@@ -180,6 +180,17 @@ def test_deleted_document_stays_deleted_and_is_logged(
     assert shop.control.entries() == ()
 
 
+def test_undo_and_deletion_of_a_document_without_entries_are_not_logged_as_a_loss_of_changes(
+    shop: Shop, own_server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    shop.control.undo(shop.control.deny(CLIENT, lasting=True).id)
+
+    own_server.client().flushall()
+    shop.follower.ask()
+
+    assert caplog.messages == []
+
+
 def test_expired_entry_is_not_put_back(shop: Shop, own_server: Server) -> None:
     shop.control.deny(CLIENT, for_=1)
     until(lambda: shop.control.entries() == ())
@@ -340,7 +351,8 @@ def test_lost_import_of_an_entry_that_was_undone_before_is_put_back(
     assert denied(shop) == {"10.0.0.1", CLIENT}
 
 
-def test_lifted_denial_stays_lifted_after_a_restart_though_a_worker_missed_that(own_server: Server) -> None:
+@pytest.mark.parametrize("first", ["who lifted it", "who missed that"])
+def test_lifted_denial_stays_lifted_after_a_restart_though_a_worker_missed_that(own_server: Server, first: str) -> None:
     shop, stopped = serving(own_server), serving(own_server)
     lifted = shop.control.deny(CLIENT, lasting=True)
     until(stopped.denies)
@@ -348,8 +360,8 @@ def test_lifted_denial_stays_lifted_after_a_restart_though_a_worker_missed_that(
     shop.control.undo(lifted.id)
 
     restart(own_server)
-    ask_twice(shop)
-    ask_twice(stopped)
+    for each in (shop, stopped) if first == "who lifted it" else (stopped, shop, stopped):
+        ask_twice(each)
 
     assert not stopped.denies()
     assert not shop_on(own_server.tcp_url).denies()
