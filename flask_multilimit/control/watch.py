@@ -225,7 +225,7 @@ class ControlFollower:
         try:
             document = document_from(found.text) if found.text else EMPTY
         except ConfigurationError as error:
-            # Its stamp is kept, so that it is reported once.
+            # Its stamp is kept, so that it is parsed once.
             self.in_force = InForce(found.stamp, known.document, found.now, read, found.run)
             self._fail(error)
             return

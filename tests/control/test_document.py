@@ -4,6 +4,7 @@ import json
 import time
 from datetime import timedelta
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import redis
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from control.conftest import Shop, SkewedStore, shop_on
 from flask_multilimit import ConfigurationError
+from flask_multilimit.control import watch
 from flask_multilimit.control.control import NeedsForce, seconds_of
 from flask_multilimit.control.document import Document, document_from
 from flask_multilimit.control.entries import entry_from
@@ -133,6 +135,17 @@ class TestDocumentOnServer:
         assert len([each for each in caplog.records if message in each.getMessage()]) == 1
         with pytest.raises(ConfigurationError, match=message):
             shop.control.allow("198.51.100.7", lasting=True)
+
+    def test_broken_document_is_parsed_once(
+        self, shop: Shop, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(watch, "document_from", parse := Mock(wraps=document_from))
+        redis_client.hset(KEY, mapping={"stamp": "9-broken", "document": "{"})
+
+        for _ in range(3):
+            shop.follower.look()
+
+        assert parse.call_count == 1
 
     def test_server_that_loads_its_data_is_not_reported_as_a_broken_document(
         self, shop: Shop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -317,3 +330,20 @@ def test_many_entries_that_end_one_after_another_are_not_processed_at_each_look(
 
         assert len(processed) < 50
         until(look)
+
+
+def test_end_of_one_of_several_entries_is_applied_once() -> None:
+    shop, store = shop_on("memory://"), SkewedStore()
+    follower = shop.follower
+    follower.store = store
+    shop.control.ban("10.0.0.1", for_="15m")
+    shop.control.ban("10.0.0.2", for_="2h")
+    applied: list[int] = []
+
+    with control_changed.connected_to(lambda _, entries: applied.append(len(entries)), shop.app):
+        store.ahead = 3600
+        for _ in range(3):
+            follower._next_pruning = 0.0
+            follower.look()
+
+    assert applied == [1]
