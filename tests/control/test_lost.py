@@ -13,6 +13,7 @@ from flask_multilimit.engine import StorageError
 from flask_multilimit.insight.changes import document_in_force
 from flask_multilimit.serve.gate import gate_of
 from flask_multilimit.signals import control_changed
+from support.doubles import raising
 from support.servers import Binary, Server
 from support.waiting import until
 
@@ -346,6 +347,23 @@ def test_lost_import_of_an_entry_that_was_undone_before_is_put_back(
 
     take_data(own_server, other_server)
     shop_on(own_server.tcp_url).control.deny("10.0.0.1", lasting=True)
+    ask_twice(shop)
+
+    assert denied(shop) == {"10.0.0.1", CLIENT}
+
+
+def test_nothing_is_put_back_beside_newer_changes_while_the_history_does_not_answer(
+    shop: Shop, own_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.control.deny(CLIENT, lasting=True)
+    shop.follower.close()
+    restart(own_server)
+    shop_on(own_server.tcp_url).control.deny("10.0.0.1", lasting=True)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(StoreInStorage, "history", raising(StorageError("no answer", no_reply=True)))
+        ask_twice(shop)
+        assert denied(shop) == {"10.0.0.1"}
     ask_twice(shop)
 
     assert denied(shop) == {"10.0.0.1", CLIENT}
