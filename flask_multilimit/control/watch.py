@@ -264,7 +264,7 @@ class ControlFollower:
             if error.no_reply:
                 raise
             return ours  # it may not read the history
-        undone = {each["id"] for each in changes if each["what"] == "undo" and each["at"] > known}
+        undone = {each["id"] for each in changes if each["at"] > known}  # or set: then its document has it
         return Document(tuple(each for each in ours.entries if each.id not in undone))
 
     def _put_back(self, document: Document, found: StoredDocument) -> None:
