@@ -211,6 +211,24 @@ def test_refund_after_a_clock_step_back_keeps_the_units_of_the_earlier_period(be
     assert (earlier.remaining, earlier.reset_after) == (0, 5.0)
 
 
+def test_refund_after_a_clock_step_back_returns_no_units_of_another_period(bench: Bench) -> None:
+    bench.clock.now = at("2026-10-10")
+    old = bench.limiter.check(hits(MONTH))
+    bench.clock.now = at("2026-11-15 00:00:10")
+    later = bench.limiter.check(hits(MONTH, cost=2))
+    bench.clock.now = at("2026-11-14 23:59:55")
+
+    bench.limiter.refund(old)
+    bench.clock.now = at("2026-11-15 00:00:10")
+    assert bench.limiter.peek(hits(MONTH)).remaining == 1
+
+    bench.clock.now = at("2026-11-14 23:59:55")
+    bench.limiter.reset(hits(MONTH))
+    bench.limiter.check(hits(MONTH))
+    bench.limiter.refund(later)
+    assert bench.limiter.peek(hits(MONTH)).remaining == 2
+
+
 def test_reset_of_a_calendar_is_the_end_of_its_period_also_after_a_step_back(bench: Bench) -> None:
     bench.clock.now = at("2026-11-15 00:00:10")
     bench.limiter.check(hits(MONTH))
