@@ -25,7 +25,7 @@ from ..engine.hits import LARGEST_COST, BanHit, Hits, Origin, ban_hit, part_in_k
 from ..engine.keys import HashTag, escape_subject, stem_of, stem_of_key, stem_of_subject
 from ..engine.rules import NAME
 from .hits import REQUEST, About, Applied, AppliedLimits, RulesOf, strictest
-from .overrides import NamedRule, Overrides, SpecialSubjects, change_rules, rules_of_subject
+from .overrides import NamedRule, Overrides, SpecialSubjects, change_rules, fitting, rules_of_subject
 
 if TYPE_CHECKING:
     from ..control.entries import Override
@@ -492,8 +492,8 @@ def revised(hits: Hits, overrides: Overrides) -> Hits | None:
     """``hits`` after the ``overrides`` of what they limit, and of the scopes that :func:`hits_for` was given; ``None``
     if all are off.
 
-    Overrides that add a limit are only for endpoints: here, the other subjects that it would count are not known. If
-    overrides cannot be applied, the hits stay as they are, and the error is logged once.
+    Overrides that add a limit are only for endpoints: here, the other subjects that it would count are not known. Those
+    that do not fit are ignored, and the error is logged once.
     """
     known = hits.cache.get(revised)
     if known is not None and known[0] is overrides:
@@ -508,6 +508,7 @@ def revised(hits: Hits, overrides: Overrides) -> Hits | None:
                 changed = _revised(same, origin, hits.scope, overrides)
             except ConfigurationError as error:
                 overrides.report_unfit(origin.scope, error)
+                changed = _revised_by_fitting(same, origin, hits.scope, overrides)
         keys = tuple(hit.key for hit in changed if hit.rule.count)
         new_keys |= {hit.key: keys for hit in same if hit.key not in keys}
         found += changed
@@ -537,7 +538,7 @@ def _by_limiter(hits: Iterable[Hit]) -> Iterator[tuple[Origin | None, tuple[Hit,
 
 def _revised(hits: tuple[Hit, ...], origin: Origin, scope: str | None, overrides: Overrides) -> tuple[Hit, ...]:
     """The hits of one limiter after ``overrides``. Raises :class:`ConfigurationError`."""
-    scopes = (origin.scope,) if scope is None else (scope, origin.scope)
+    scopes = _scopes_of(origin, scope)
     limits = [hit for hit in hits if not isinstance(hit, BanHit)]
     bans = [hit for hit in hits if isinstance(hit, BanHit)]
     if not limits:
@@ -555,6 +556,20 @@ def _revised(hits: tuple[Hit, ...], origin: Origin, scope: str | None, overrides
         return hits
     made_bans = (ban_hit(cast("BanRule", hit.rule).ban, stem, made, hit.name) for hit in bans)
     return strictest([*made, *(replace(ban, origin=origin) for ban in made_bans)])
+
+
+def _scopes_of(origin: Origin, scope: str | None) -> tuple[str, ...]:
+    return (origin.scope,) if scope is None else (scope, origin.scope)
+
+
+def _revised_by_fitting(
+    hits: tuple[Hit, ...], origin: Origin, scope: str | None, overrides: Overrides
+) -> tuple[Hit, ...]:
+    def revise(some: Iterable[Override]) -> tuple[Hit, ...]:
+        return _revised(hits, origin, scope, overrides.only(some))
+
+    kept, _ = fitting(overrides.at(*_scopes_of(origin, scope)).entries, revise)
+    return revise(kept)
 
 
 def _revised_ban(ban: BanHit, origin: Origin, scopes: Sequence[str], overrides: Overrides) -> BanHit | None:

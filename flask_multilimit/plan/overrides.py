@@ -62,13 +62,17 @@ class Overrides:
             self._groups[special] = Group(entries, with_address=self._with_address)
         return self._groups[special]
 
+    def only(self, entries: Iterable[Override]) -> Overrides:
+        """Those of ``entries`` alone."""
+        return Overrides(entries, anonymous_by_address="user" in self._with_address)
+
     def report_unfit(self, scope: str, error: ConfigurationError) -> None:
-        """Log, once, that the overrides cannot be applied to the function or the checks of ``scope``. An app that makes
-        up scopes would log this for ever, so only the first ones are logged."""
+        """Log, once, that some overrides do not fit the function or the checks of ``scope``. An app that makes up
+        scopes would log this for ever, so only the first ones are logged."""
         if scope not in self._unfit_at and len(self._unfit_at) < MOST_UNFIT:
             self._unfit_at.add(scope)
             _logger.error(
-                'Rate limits: overrides of "%s" do not fit its checks and are ignored there: %s', scope, error
+                'Rate limits: some overrides of "%s" do not fit its checks and are ignored there: %s', scope, error
             )
 
     def limits_at(self, scope: str, *, exempt: bool = False) -> dict[Declaration, str]:
@@ -115,6 +119,7 @@ class Group:
     def __init__(self, entries: tuple[Override, ...], *, with_address: frozenset[str]) -> None:
         """``with_address``: the types of limiters that count clients by address."""
         self._with_address = with_address
+        self.entries: tuple[Override, ...] = entries
         self.changes: tuple[Override, ...] = tuple(each for each in entries if each.who is None)
         """The overrides that change limiters for everybody, in their order."""
         self._for_subjects = [(each.who, each) for each in entries if each.who is not None]

@@ -44,7 +44,7 @@ from .checks import (
     reject_unserved,
 )
 from .endpoint import Place, Plan, Planner
-from .overrides import Overrides
+from .overrides import Overrides, fitting
 from .sources import (
     METHODS,
     UNMATCHED_SCOPE,
@@ -112,14 +112,7 @@ class Plans:
     def changed(self, overrides: Overrides) -> Plans:
         """The plans after ``overrides``. Raises :class:`ConfigurationError` if limits like these could not be
         declared."""
-        plans = Plans(
-            self.app,
-            self.sources,
-            subjects=self.subjects,
-            key_prefix=self.planner.prefix,
-            overrides=overrides,
-            declared=self.declared,
-        )
+        plans = self._with(overrides)
         plans.ensure()
         for stack in (found() for found in self._services.keyrefs()):  # other threads may add some meanwhile
             if stack is not None:
@@ -128,6 +121,16 @@ class Plans:
                     plans._services[stack] = {known: plans._make_service(stack, known) for known in made}
         reject_mixed(plans.made)
         return plans
+
+    def _with(self, overrides: Overrides) -> Plans:
+        return Plans(
+            self.app,
+            self.sources,
+            subjects=self.subjects,
+            key_prefix=self.planner.prefix,
+            overrides=overrides,
+            declared=self.declared,
+        )
 
     def ensure(self) -> None:
         """Make the plans of all endpoints that have none yet."""
@@ -342,9 +345,10 @@ class Plans:
         except ConfigurationError as error:
             if self.declared is self:
                 raise
-            plan = make(self.declared)
+            wanted = self.overrides.at(scope).entries
+            kept, _ = fitting(wanted, lambda some: make(self._with(self.overrides.only(some))))
             self.overrides.report_unfit(scope, error)
-            return plan
+            return make(self._with(self.overrides.only(kept)))
 
     def _checked(self, plan: Plan) -> Plan:
         """``plan``. Raises :class:`ConfigurationError` if it limits users and the app does not say who they are."""

@@ -334,6 +334,18 @@ class TestOtherLimits:
         assert shop.statuses(2) == [200, 429]
         assert shop.statuses(2, "/send") == [200, 429]
 
+    def test_override_of_a_function_stays_in_force_beside_one_that_does_not_fit(self, shop: Shop) -> None:
+        @rate_limiter(rules="9/minute", type=IP, charge_when=lambda _: True)
+        def send() -> str:
+            return "sent"
+
+        shop.app.add_url_rule("/send", "send", lambda: send())  # noqa: PLW0108
+        where = f"{__name__}:{send.__qualname__}"
+        shop.control.override(where, limiter="ip", rules="1/minute", lasting=True, force=True)
+        shop.control.override("*", limiter="ip", rules="9/minute; 5 at once", lasting=True, force=True)
+
+        assert shop.statuses(2, "/send") == [200, 429]
+
     def test_overrides_that_fit_no_check_are_not_logged_for_ever(
         self, shop: Shop, caplog: pytest.LogCaptureFixture
     ) -> None:

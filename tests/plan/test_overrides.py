@@ -170,6 +170,14 @@ def test_overrides_that_do_not_fit_hits_are_logged_once_and_ignored(caplog: pyte
     assert len([each for each in caplog.records if "do not fit" in each.getMessage()]) == 1
 
 
+def test_override_that_fits_hits_applies_beside_one_that_does_not() -> None:
+    fits, clashes = (
+        override("mail", rule="user-60s", times=2),
+        override("mail", rule="user-3600s", rules={"timeout": 9}),
+    )
+    assert counts(present(revised(mail("2/minute; 3/hour"), overrides(fits, clashes)))) == [4, 3]
+
+
 # Texts of a preview
 
 
