@@ -15,8 +15,10 @@ from flask import Flask
 from flask_multilimit import MultiLimit
 from flask_multilimit.engine import Ban, Concurrent, Layers, Limiter, MemoryStorage, Rule, hits_for
 from flask_multilimit.engine.algorithms import ALGORITHMS
+from flask_multilimit.engine.decision import Charge
 from flask_multilimit.engine.hits import Hit, Hits
 from flask_multilimit.engine.rules import Rules
+from flask_multilimit.engine.storage.base import Slot
 from flask_multilimit.engine.storage.forgetting import MOST_LOOKS, Forgetting
 from flask_multilimit.serve.gate import gate_of
 from support.bench import exhaust, hits, rule
@@ -142,6 +144,63 @@ def test_key_that_is_reset_repeatedly_is_stored_once(limiter: Limiter, storage: 
 
     assert len(storage) == 2
     assert grown < 100_000  # 2000 entries of that list would take three times as much
+
+
+def forget_all_that_has_passed(limiter: Limiter, clock: Clock) -> None:
+    clock.advance(61)
+    for _ in range(100):
+        limiter.check(hits("5/minute", subject="another"))
+
+
+@each_algorithm
+def test_debts_of_new_subjects_do_not_pile_up_in_memory(
+    limiter: Limiter, storage: MemoryStorage, clock: Clock, algorithm: str
+) -> None:
+    for n in range(100):
+        plan = hits_for(rule(algorithm, 1, 5), scope="api", subject=f"user:{n}", cost=0, settle=True)
+        limiter.settle(limiter.check(plan), 2)
+    assert len(storage) == 100
+
+    forget_all_that_has_passed(limiter, clock)
+
+    assert len(storage) == 1
+
+
+def test_renewed_slots_that_had_been_lost_do_not_pile_up_in_memory(
+    limiter: Limiter, storage: MemoryStorage, clock: Clock
+) -> None:
+    storage.renew([Slot(uuid4().bytes, hits(Concurrent(2, 30), subject=str(n))[0]) for n in range(100)])
+    assert len(storage) == 100
+
+    forget_all_that_has_passed(limiter, clock)
+
+    assert len(storage) == 1
+
+
+def test_reset_release_and_refund_of_forgotten_keys_store_nothing(storage: MemoryStorage) -> None:
+    ((charged,), (slot,)) = (hits("5/minute"), hits(Concurrent(2, 30)))
+
+    storage.reset([charged.key])
+    storage.release([Slot(uuid4().bytes, slot)])
+    storage.settle(uuid4(), [Charge(charged, 0, 0)])
+
+    assert len(storage) == 0
+
+
+def test_key_is_not_listed_after_its_reset(limiter: Limiter, storage: MemoryStorage) -> None:
+    limiter.check(hits("5/minute"))
+    limiter.reset(hits("5/minute"))
+    assert storage.keys("") == []
+
+
+def test_debt_does_not_count_after_the_clock_stepped_back_before_it(limiter: Limiter, clock: Clock) -> None:
+    decision = limiter.check(hits("10/minute"))
+    clock.advance(10)
+    limiter.settle(decision, 4)
+
+    clock.advance(-5)
+
+    assert limiter.check(hits("10/minute")).remaining == 8
 
 
 # The bound of keys
