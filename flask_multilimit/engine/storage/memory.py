@@ -58,7 +58,7 @@ class MemoryStorage:
         self._forgetting = Forgetting(MOST_KEYS if most_keys is None else most_keys)
         self._has_default_most = most_keys is None
         self._tallies = TalliesInMemory()
-        self._latest = 0  # the latest instant in any state
+        self._latest = 0  # no state is later, except those of slots
 
     def check(self, hits: tuple[Hit, ...], check_id: UUID | None = None) -> Decision:
         # `with` takes three times as long, and a signal handler may raise between acquire() and `try`, but not here.
@@ -138,7 +138,6 @@ class MemoryStorage:
                 state = self._states.get(hit.key)
                 self._states[hit.key] = concurrency.renew(state, hit.rule.quota, hit.cost, now, check_id)
                 self._record_rule(hit.rule, hit.key, now + hit.rule.quota.window, now)
-                self._latest = max(self._latest, now)
 
     def reset(self, keys: Sequence[str]) -> None:
         with self._lock:
