@@ -187,11 +187,9 @@ class Servers:
             raise failures[0]
 
     def primaries(self) -> list[RedisStorage]:
-        """All servers that own hash slots. Asks the cluster. Begins and stops the deadline."""
+        """All servers that own hash slots. Asks the cluster. Begins the deadline; ``client`` and ``keys`` stop it."""
         self.deadline.begin()
-        primaries = self._hash_slots.primaries()
-        self.deadline.stop()
-        return [self._at(address) for address in primaries]
+        return [self._at(address) for address in self._hash_slots.primaries()]
 
     def close(self) -> None:
         while self._servers:
