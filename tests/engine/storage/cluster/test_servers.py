@@ -72,10 +72,10 @@ def test_command_is_repeated_on_the_server_that_replaces_a_failed_one() -> None:
 
 def test_refund_is_not_repeated_after_a_lost_connection() -> None:
     nodes = Failing(RedisConnectionError("closed"))
-    (hit,) = hits("5/minute", scope="api")
+    both = hits("5/minute; 9/hour", scope="api")  # in one hash slot
 
     with pytest.raises(StorageError, match="closed"):
-        ClusterStorage(nodes).settle(uuid4(), [Charge(hit, 0)])
+        ClusterStorage(nodes).settle(uuid4(), [Charge(hit, 0) for hit in both])
 
     assert nodes.asked == [FIRST]
 
@@ -131,6 +131,12 @@ def test_new_clock_applies_to_servers_that_are_already_known() -> None:
 
     assert [server.clock for server in servers] == [later]
     assert storage.clock is later
+
+
+def test_clients_of_primaries_are_not_bound_to_the_deadline_of_the_question_that_found_them() -> None:
+    nodes = Failing(RedisConnectionError("closed"))
+    assert len(ClusterStorage(nodes).clients) == 1
+    assert nodes.deadline.started == inf
 
 
 class Counted(Failing):
@@ -255,3 +261,26 @@ def test_reply_that_leaves_out_an_owner_is_not_believed() -> None:
     slots = HashSlots([FIRST], lambda _: [[0, 99], [100, HASH_SLOTS - 1, ["10.0.0.2", 7001]]], Deadline(None))
     with pytest.raises(StorageError):
         slots.owner(100)
+
+
+@pytest.mark.parametrize("reply", [5, [5], [[0]], [[0, 99, ["10.0.0.2", "no port"]]]], ids=str)
+def test_reply_of_another_form_is_an_error_of_the_storage(reply: Any) -> None:
+    """So that a guard decides in its place."""
+    with pytest.raises(StorageError):
+        HashSlots([FIRST], lambda _: reply, Deadline(None)).owner(0)
+
+
+def test_the_only_known_server_is_asked_again_after_it_has_failed() -> None:
+    failures = [StorageError("closed")]
+
+    def ask(_: Address) -> Any:
+        if failures:
+            raise failures.pop()
+        return [[0, HASH_SLOTS - 1, FIRST]]
+
+    slots = HashSlots([FIRST], ask, Deadline(None))
+    with pytest.raises(StorageError, match="closed"):
+        slots.owner(0)
+    assert slots.owner(0) == FIRST
+    slots.record_failure(FIRST)
+    assert slots.owner(0) == FIRST
