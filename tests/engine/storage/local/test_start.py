@@ -1,13 +1,16 @@
 """Starting the server of local://: when, where, and what happens when it cannot start."""
 
 import errno
+import fcntl
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -17,10 +20,19 @@ import flask_multilimit
 from engine.storage.local.places import Place
 from engine.storage.local.users import HITS, MANY
 from flask_multilimit import MultiLimit, current_decision, rate_limiter
-from flask_multilimit.engine import ConfigurationError, GuardedStorage, Layers, Limiter, StorageError, storage_from_uri
+from flask_multilimit.engine import (
+    ConfigurationError,
+    GuardedStorage,
+    Layers,
+    Limiter,
+    RedisStorage,
+    StorageError,
+    storage_from_uri,
+)
 from flask_multilimit.engine.decision import FALLBACKS
 from flask_multilimit.engine.storage import local
 from flask_multilimit.engine.storage.local import server as local_server
+from flask_multilimit.engine.storage.redis.connections import TimedUnixConnection
 from support.doubles import raising
 from support.waiting import until
 
@@ -354,6 +366,107 @@ def test_server_starts_when_sys_executable_is_another_program(place: Place, monk
     monkeypatch.setattr("sys.executable", "/usr/bin/uwsgi")
     limiter = limiter_at(place)
     assert limiter.check(HITS).allowed
+    limiter.close()
+
+
+def test_missing_python_is_an_error_with_its_remedy(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    limiter = limiter_at(place)
+    monkeypatch.setattr("sys.executable", "/usr/bin/uwsgi")
+    monkeypatch.setattr("sys.prefix", "/nowhere")
+    monkeypatch.setattr("shutil.which", lambda _: None)
+
+    with pytest.raises(StorageError, match="put python3 on the PATH"):
+        limiter.check(HITS)
+
+    limiter.close()
+    remove_log(place)
+
+
+def test_server_that_is_no_longer_installed_is_an_error_with_its_remedy(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limiter = limiter_at(place)
+    monkeypatch.setattr(local_server, "find_program", lambda: None)
+
+    with pytest.raises(StorageError, match=r"no longer installed: pip install"):
+        limiter.check(HITS)
+
+    limiter.close()
+    remove_log(place)
+
+
+def test_server_that_never_answers_is_an_error_and_ends(
+    place: Place, program: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_server, "START_SECONDS", 1.0)
+    limiter = limiter_at(place)
+    program("exec sleep 600")
+
+    with pytest.raises(StorageError, match="does not answer within 1 s"):
+        limiter.check(HITS)
+
+    limiter.close()
+    until(place.is_deserted)
+
+
+def test_python_that_never_ends_is_an_error(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_server, "START_SECONDS", 0.1)
+    limiter = limiter_at(place)
+    python = place.directory.with_name("python")
+    python.write_text("#!/bin/sh\nexec sleep 600\n")
+    python.chmod(0o700)
+    monkeypatch.setattr("sys.executable", str(python))
+
+    with pytest.raises(StorageError, match=str(place.directory)):
+        limiter.check(HITS)
+
+    limiter.close()
+    remove_log(place)
+
+
+def test_supervisor_that_outlives_its_server_for_too_long_is_an_error(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_server, "START_SECONDS", 0.1)
+    limiter = limiter_at(place)
+    place.directory.mkdir(mode=0o700)
+    with place.directory.joinpath("supervisor").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+
+        with pytest.raises(StorageError, match="its server has ended, but its supervisor has not"):
+            limiter.check(HITS)
+
+    limiter.close()
+    remove_log(place)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a server whose queue is full refuses connections")
+def test_server_that_is_too_busy_to_accept_connections_runs(place: Place) -> None:
+    place.directory.mkdir(mode=0o700)
+    with socket.socket(socket.AF_UNIX) as busy, ExitStack() as waiting:
+        busy.bind(str(place.socket))
+        busy.listen(0)
+        for _ in range(9):
+            connection = waiting.enter_context(socket.socket(socket.AF_UNIX))
+            connection.setblocking(False)
+            with suppress(BlockingIOError):
+                connection.connect(str(place.socket))
+
+        assert local_server.LocalServer(place.directory).listens()
+    place.socket.unlink()
+
+
+def test_check_without_time_left_does_not_look_for_a_server(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does it get its time again, as when it starts one."""
+    limiter = limiter_at(place)
+    limiter.check(HITS)
+    RedisStorage.close(limiter.storage)  # type: ignore[arg-type]  # so that it connects again
+    monkeypatch.setattr(TimedUnixConnection, "_connect", raising(TimeoutError("timed out")))
+    monkeypatch.setattr(local_server.LocalServer, "find", raising(AssertionError("looked for a server")))
+
+    with pytest.raises(StorageError, match="gave no answer"):
+        limiter.check(HITS)
+
     limiter.close()
 
 
