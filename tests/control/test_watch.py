@@ -229,6 +229,22 @@ def test_change_ends_on_time_in_an_outage(own_server: Server) -> None:
     assert shop.statuses(2, ip="198.51.100.8") == [403, 403]
 
 
+def test_known_document_is_not_sent_again(on_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop = shop_on(on_server)
+    shop.control.deny("198.51.100.7", lasting=True)
+    run, sent = RedisStorage.run_script, list[Any]()
+
+    def record(*call: Any) -> Any:
+        sent.append(run(*call))
+        return sent[-1]
+
+    monkeypatch.setattr(RedisStorage, "run_script", record)
+    shop.follower.ask()
+
+    assert sent
+    assert "198.51.100.7" not in str(sent)
+
+
 def test_change_lost_in_a_failover_is_replaced_by_another_of_its_version(
     on_server: str, redis_client: redis.Redis
 ) -> None:
