@@ -108,6 +108,8 @@ class ControlFollower:
         """What is in force, with the entries of it that have ended; after a loss, also what was changed since."""
         self._partial_failure: Exception | None = None
         """Why ``take`` has left out a part of the document."""
+        self._undone: tuple[str, set[str]] = ("", set())
+        """The ids that were changed since the loss, up to a stamp."""
         self._reported_missing = False
         self._next_end: float | None = None
         self._applied_at = 0.0
@@ -234,7 +236,7 @@ class ControlFollower:
         if known.stamp and _has_lost(known, found):
             if not is_older:
                 with suppress(ConfigurationError):  # both together may be too many
-                    document = self._without_undone(ours).updated_by(document)
+                    document = self._without_undone(ours, found.stamp).updated_by(document)
             try:
                 self._put_back(ours if is_older else document, found)
             except StorageError:  # who may not write it back still applies what was changed since
@@ -255,17 +257,19 @@ class ControlFollower:
         if self._copy is not None:
             self._copy.write(found.stamp, found.run, found.text or "")
 
-    def _without_undone(self, ours: Document) -> Document:
-        """``ours`` without what was undone on a server that had lost later changes."""
-        known = written_at(self.in_force.stamp) / 1000  # what was undone before may have been imported again
-        try:
-            changes = self.store.history(MOST_CHANGES)
-        except StorageError as error:
-            if error.no_reply:
-                raise
-            return ours  # it may not read the history
-        undone = {each["id"] for each in changes if each["at"] > known}  # or set: then its document has it
-        return Document(tuple(each for each in ours.entries if each.id not in undone))
+    def _without_undone(self, ours: Document, stamp: str) -> Document:
+        """``ours`` without what was undone on a server that had lost later changes, and now has the ``stamp``."""
+        if self._undone[0] != stamp:  # who may not put anything back meets it at each look
+            known = written_at(self.in_force.stamp) / 1000  # what was undone before may have been imported again
+            try:
+                changes = self.store.history(MOST_CHANGES)
+            except StorageError as error:
+                if error.no_reply:
+                    raise
+                return ours  # it may not read the history
+            self._undone = (stamp, {each["id"] for each in changes if each["at"] > known})
+        # What was set since is among the ids, too: then its document has it.
+        return Document(tuple(each for each in ours.entries if each.id not in self._undone[1]))
 
     def _put_back(self, document: Document, found: StoredDocument) -> None:
         """Write ``document``, which the server has lost, unless another process has done so. The next question reads
