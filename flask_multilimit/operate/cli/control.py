@@ -258,21 +258,21 @@ def unban_command(who: str, action: Action) -> None:
         found = unban(gate, client, reason=reason, author=author)
         if found.keys and (problem := add_to_history(gate, "unban", found.who, reason=reason, author=author)):
             console.echo(f"Lifted, but the history does not show it: {problem}", err=True)
-    others = refusing_lists(gate, client)
+    left = [each for each in refusing_lists(gate, client) if each not in found.entries]
     show(
-        lambda: _lifted_lines(found, "Would lift" if action.dry_run else "Lifted", others),
+        lambda: _lifted_lines(found, "Would lift" if action.dry_run else "Lifted", left),
         found,
+        left=left,
         changed=not action.dry_run and bool(found.entries or found.keys),
     )
 
 
-def _lifted_lines(found: Lifted, done: str, known: Sequence[str] = ()) -> list[str]:
-    others = ", ".join(each for each in known if each not in found.entries)
-    left = [f"Still in force: {others}."] if others else []
+def _lifted_lines(found: Lifted, done: str, left: Sequence[str] = ()) -> list[str]:
+    others = [f"Still in force: {', '.join(left)}."] if left else []
     if not (found.entries or found.keys):
-        return [f"Nothing to lift: no ban of {found.who} is in force.", *left]
+        return [f"Nothing to lift: no ban of {found.who} is in force.", *others]
     begun = [f"{plural(len(found.keys), 'ban')} started by limiters"] if found.keys else []
-    return [f"{done}: {', '.join([*found.entries, *begun])}.", *left]
+    return [f"{done}: {', '.join([*found.entries, *begun])}.", *others]
 
 
 @command("bans", short_help="List every ban in force.")

@@ -397,6 +397,15 @@ def test_unban_reports_changed_only_when_it_lifts_a_ban(on_server: Command) -> N
     assert (asked.code, asked.out) == (0, "Nothing to lift: no ban of 203.0.113.9 is in force.\n"), asked.err
 
 
+def test_unban_lists_what_still_refuses_the_client(on_server: Command) -> None:
+    on_server("ban", "203.0.113.9", "--for", "1h", "--yes")
+    on_server("deny", "203.0.113.0/24", "--for", "1h", "--yes")
+
+    lifted = on_server("unban", "203.0.113.9", "--yes", "--json").json
+
+    assert (lifted["entries"], lifted["left"]) == (["ban 203.0.113.9"], ["deny 203.0.113.0/24"])
+
+
 def test_unban_succeeds_when_history_cannot_be_written(on_server: Command, shop: FlaskClient) -> None:
     assert call(shop, "/secret", 4, method="POST") == [200, 429, 429, 429]
     assert on_server("unban", "203.0.113.7", answer="n\n").err == (
