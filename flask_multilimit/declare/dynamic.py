@@ -18,7 +18,7 @@ from ..engine.rules import REFUSE_ALL, Rules, rules_from
 from ..engine.text import SafeLogger
 from ..signals import log_once_a_minute, notify, rules_failed
 from .limiter import Declaration, takes_subject
-from .subjects import ANONYMOUS, EVERYONE, LimitType, Subject, ask_callable, parts_in
+from .subjects import ANONYMOUS, EVERYONE, LimitType, Subject, ask_callable, known_id, parts_in
 
 T = TypeVar("T")
 
@@ -176,7 +176,7 @@ def _name_of(subject: Subject) -> str:
 
 
 def _id_of(subject: Subject) -> str | None:
-    return None if subject.type == ANONYMOUS else subject.value
+    return None if subject.type == ANONYMOUS else known_id(subject)
 
 
 def _rules_from(given: object) -> tuple[Rule, ...]:

@@ -378,7 +378,24 @@ def _own(name: str, value: str) -> Subject:
     """The subject with an id that a client may have chosen. What looks like several parts, or like a digest, gets
     another form, which names no other client: a subject with these may have the same key, or the same name."""
     is_odd = len(parts_in(value)) > 1 or (value.startswith("*") and re.fullmatch(keys.DIGEST_PATTERN, value))
-    return Subject(name, f"text:{value}" if is_odd else value)
+    return Subject(name, f"{_TEXT}{value}" if is_odd else value)
+
+
+_TEXT = "text:"
+
+
+def known_id(subject: Subject) -> str:
+    """The id of ``subject`` as the app knows it."""
+    known = subject.value.removeprefix(_TEXT)
+    return known if _own(subject.type, known) == subject else subject.value
+
+
+def spellings(subject: Subject) -> tuple[Subject, ...]:
+    """``subject``, and the same with the id that the app knows: entries may name either. But of a type of one's own,
+    what looks like several parts names a subject that has them."""
+    known = Subject(subject.type, known_id(subject))
+    means_another = known.type != LimitType.USER.value and parts_in(known.value)
+    return (subject,) if known == subject or means_another else (subject, known)
 
 
 def _combined(types: tuple[SingleType, ...], name: str | None, parts: Sequence[Subject | None]) -> Subject | None:

@@ -220,7 +220,8 @@ def unban(gate: AppGate, client: Client, *, reason: str = "", author: str = "", 
     entries: list[Override | Listing] = []
     if applier.enabled and client.who is not None:
         known = applier.control.entries()
-        entries = [each for each in known if each.kind == "ban" and each.who == client.who]
+        about = (each for each in known if each.who == client.who or (each.who and client.is_called(each.who)))
+        entries = [each for each in about if each.kind == "ban"]
     keys = _ban_keys(gate, client)
     if not dry_run:
         for each in entries:

@@ -9,7 +9,17 @@ from ipaddress import IPv4Address, IPv6Address
 from uuid import UUID
 
 from ..declare.addresses import Who, client_in, network_of
-from ..declare.subjects import ANONYMOUS, EVERYONE, LimitType, Named, Subject, subjects_from, subjects_given, value_of
+from ..declare.subjects import (
+    ANONYMOUS,
+    EVERYONE,
+    LimitType,
+    Named,
+    Subject,
+    spellings,
+    subjects_from,
+    subjects_given,
+    value_of,
+)
 from ..engine import ConfigurationError, Hit
 from ..engine.errors import brief
 from ..engine.keys import DIGEST_PATTERN
@@ -60,6 +70,10 @@ class Client:
     def is_digest(self) -> bool:
         """Whether a digest stands for it, as in keys of long subjects: its bans can be lifted, and no more is known."""
         return any(re.fullmatch(DIGEST_PATTERN, value) for value in self.given.values())
+
+    def is_called(self, who: Who) -> bool:
+        """Whether ``who`` names one of its subjects."""
+        return any((who.type_name, who.value) in spellings(Subject(*each)) for each in self.given.items())
 
     @property
     def shown(self) -> str:
@@ -141,7 +155,8 @@ def client_of(gate: AppGate, type_name: str, value: str) -> Client:
             return Client({}, who)
         counted = network_of(value, gate.settings.ipv6_prefix)
         return Client({type_name: counted, ANONYMOUS: counted}, who, address=value.partition("/")[0])
-    return Client({type_name: value}, who)
+    named = Client({type_name: value}, who)
+    return named if named.is_digest else replace(client_with(gate, named.given), who=who)
 
 
 def _types_for(gate: AppGate, value: str) -> list[str]:

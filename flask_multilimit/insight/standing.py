@@ -416,7 +416,7 @@ def _list_standing(listed: Listed | None) -> ListStanding | None:
 def _is_about(who: Who | None, client: Client) -> bool:
     """Whether ``who`` is a subject of ``client``, its address, or a network that contains this, or one in it."""
     if who is None or who.network is None:
-        return who is not None and client.given.get(who.type_name) == who.value
+        return who is not None and client.is_called(who)
     if client.who is None:  # it is several subjects, or its address has a port
         address = number_of(client.address)
         return address is not None and who.network.has(address)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ..declare.addresses import Networks, Who
 from ..declare.decorators import rate_limiter
 from ..declare.limiter import Declaration
-from ..declare.subjects import ANONYMOUS, Subject, parts_with_names, type_name_of, types_in
+from ..declare.subjects import ANONYMOUS, Subject, parts_with_names, spellings, type_name_of, types_in
 from ..engine import ConfigurationError, Rule
 from ..engine.rules import Calendar, calendar_in, fields_of, rule_of
 from ..engine.text import SafeLogger
@@ -238,7 +238,7 @@ class SpecialSubjects:
     def _find(self, subject: Subject) -> Override | None:
         if subject.type in {"ip", ANONYMOUS}:
             return self._networks.find(subject.value.partition("/")[0])
-        return self._subjects.get(subject)
+        return next((self._subjects[each] for each in spellings(subject) if each in self._subjects), None)
 
 
 def rules_of_subject(override: Override, declaration: Declaration, rules: Iterable[NamedRule]) -> tuple[NamedRule, ...]:

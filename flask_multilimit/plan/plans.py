@@ -27,6 +27,7 @@ from ..declare.subjects import (
     parts_by_type,
     parts_in,
     parts_with_names,
+    spellings,
     type_name_of,
     type_of_given,
     types_in,
@@ -289,7 +290,8 @@ class Plans:
         if subject is None:
             return ()
         parts = parts_with_names(subject.value) if isinstance(type_, tuple) else ()
-        return (subject, *(part for part in parts if part.type == name))
+        named = (subject, *(part for part in parts if part.type == name))
+        return tuple(each for one in named for each in spellings(one))
 
     def require_type(self, who: Who) -> None:
         """Raise :class:`ConfigurationError` unless a limiter has a type of the name in ``who``, and that says whom it

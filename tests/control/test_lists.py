@@ -31,6 +31,12 @@ def test_denied_user_is_refused_at_an_unlimited_endpoint(shop: Shop) -> None:
     assert shop.statuses(1, "/open", user="you") == [200]
 
 
+@pytest.mark.parametrize("user", [f"*{'0a' * 20}", '[["user", "ann"], ["ip", "203.0.113.9"]]'])
+def test_denied_user_with_an_odd_id_is_refused(shop: Shop, user: str) -> None:
+    shop.control.deny(f"user:{user}", lasting=True)
+    assert shop.statuses(1, "/open", user=user) == [403]
+
+
 def test_denied_client_gets_the_status_of_its_entry(shop: Shop) -> None:
     shop.control.deny("198.51.100.7", status=429, lasting=True)
     answer = shop.ask("/open")

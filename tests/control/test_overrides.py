@@ -366,6 +366,23 @@ class TestOtherLimits:
         assert [ask(app).status_code for _ in range(3)] == [200, 200, 429]
 
 
+@pytest.mark.parametrize("path", ["/mine", "/both"])
+def test_override_of_a_user_with_an_odd_id_applies(shop: Shop, path: str) -> None:
+    user = f"*{'0a' * 20}"
+    shop.control.override(who=f"user:{user}", rules="1/minute", lasting=True)
+    assert shop.statuses(2, path, user=user) == [200, 429]
+
+
+def test_override_of_several_parts_does_not_apply_to_a_part_that_looks_like_them(shop: Shop) -> None:
+    page = lambda: request.args["page"]  # noqa: E731
+    shop.app.add_url_rule("/page", "page", rate_limiter(type=(IP, page), name="page", rules="1/minute")(view()))
+    whole = json.dumps([["ip", "198.51.100.7"], ["page", "a"]])
+    shop.control.override(who=f"page:{whole}", times=2, lasting=True)
+
+    assert shop.statuses(3, "/page?page=a") == [200, 200, 429]
+    assert shop.statuses(2, f"/page?page={whole}", ip="203.0.113.7") == [200, 429]
+
+
 @pytest.mark.parametrize("who", ["198.51.100.0/24", "page:a"])
 def test_override_of_a_subject_applies_where_it_is_part_of_an_own_type(shop: Shop, who: str) -> None:
     page = lambda: request.args["page"]  # noqa: E731

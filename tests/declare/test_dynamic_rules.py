@@ -403,6 +403,8 @@ def test_failures_for_many_invented_subjects_send_few_signals(limited: Flask, fa
 
 
 CUSTOMERS = {"key-of-ann": "free", "key-of-bob": "gold"}
+ODD = '[["user", "ann"], ["ip", "203.0.113.9"]]'
+"""An id that looks like several subjects."""
 
 
 def test_nothing_is_kept_of_a_limited_function_that_is_gone(app: Flask) -> None:
@@ -464,6 +466,8 @@ class TestCallableWithSubject:
             (LimitType.USER, "ann", "ann"),
             (LimitType.USER, None, None),
             ((LimitType.USER, LimitType.IP), "ann", ("ann", "127.0.0.1")),
+            (LimitType.USER, ODD, ODD),
+            ((LimitType.USER, LimitType.IP), ODD, (ODD, "127.0.0.1")),
         ],
     )
     def test_callable_gets_an_id_or_its_parts_or_none_for_a_visitor(

@@ -850,6 +850,19 @@ def test_part_that_looks_like_another_subject_is_named_as_it_is() -> None:
     assert found.lift == (f"flask multilimit reset pair --ip 203.0.113.7 --subject 'tenant:{key}'",)
 
 
+@pytest.mark.parametrize("named", ["user:{}", "user:text:{}"])
+def test_ban_of_a_user_with_an_odd_id_is_named_and_lifted_by_either_spelling(named: str) -> None:
+    app, odd = Flask("shop"), '[["user", "ada"], ["ip", "203.0.113.7"]]'
+    MultiLimit(app, user_loader=lambda: odd)
+    ban, who = control_of(app).ban(f"user:{odd}", for_="1h"), named.format(odd)
+    assert statuses(app, "/") == [429]
+
+    found = why(app, who)
+    assert (found.state, [each.id for each in found.entries]) == ("banned", [ban.id])
+    assert "Lifted: ban" in command(app, "unban", who, "--yes")
+    assert statuses(app, "/") == [404]
+
+
 PAIR = 'user+ip:[["user", "ada"], ["ip", "203.0.113.7"]]'
 
 
