@@ -68,8 +68,7 @@ def _show_live(gate: AppGate, found: Now) -> None:
             size = shutil.get_terminal_size((80, 24))
             lines = screen(found, slots_now(gate).slots, app=gate.app.name, columns=size.columns, rows=size.lines - 1)
             drawn = "".join(f"{console.styled(line)}{_CLEAR_LINE}\r\n" for line in lines)
-            sys.stdout.write(_HOME + drawn + _CLEAR_BELOW + console.styled(console.style("q: quit", dim=True)))
-            sys.stdout.flush()
+            console.write_text(_HOME + drawn + _CLEAR_BELOW + console.styled(console.style("q: quit", dim=True)))
             if _wants_to_quit():
                 return
             found = now(gate, minutes=found.minutes, patient=True)
@@ -91,7 +90,7 @@ def _raw_keys() -> Iterator[None]:
     import tty  # noqa: PLC0415 - as above
 
     before = termios.tcgetattr(sys.stdin)
-    sys.stdout.write(_ALTERNATE)
+    console.write_text(_ALTERNATE)
     try:
         tty.setcbreak(sys.stdin)
         yield

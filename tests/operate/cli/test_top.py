@@ -5,7 +5,9 @@ import pty
 import time
 import tty
 from dataclasses import replace
+from io import BytesIO, TextIOWrapper
 from typing import Any
+from unittest.mock import Mock
 
 import click
 import pytest
@@ -26,7 +28,8 @@ from flask_multilimit.insight.traffic import (
     Series,
 )
 from flask_multilimit.insight.values import Paging
-from flask_multilimit.operate.cli.top import _wants_to_quit, screen
+from flask_multilimit.operate.cli import top
+from flask_multilimit.operate.cli.top import _show_live, _wants_to_quit, screen
 
 STORAGE = StorageState(
     name="RedisStorage", address="redis://localhost:6379/0", shared=True, guarded=True, milliseconds=0.42
@@ -159,3 +162,19 @@ def test_key_that_quits_counts_also_behind_other_keys_and_when_the_terminal_is_g
             assert _wants_to_quit() is quits
         os.close(terminal)
         assert _wants_to_quit()
+
+
+def test_live_screen_shows_characters_that_the_encoding_of_the_terminal_has_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("LINES", "40")
+    monkeypatch.setattr(top, "slots_now", lambda gate: Mock(slots=()))  # noqa: ARG005
+    monkeypatch.setattr(top, "_wants_to_quit", lambda: True)
+    monkeypatch.setattr("sys.stdout", TextIOWrapper(written := BytesIO(), encoding="latin-1", write_through=True))
+    terminal, end = pty.openpty()
+    with os.fdopen(terminal), os.fdopen(end) as stdin:
+        monkeypatch.setattr("sys.stdin", stdin)
+        _show_live(Mock(**{"app.name": "shop"}), replace(BUSY, subjects=(refused("user", "\N{SNOWMAN}", 9),)))
+
+    assert b"user \\u2603" in written.getvalue()
