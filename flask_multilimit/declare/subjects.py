@@ -386,6 +386,8 @@ _TEXT = "text:"
 
 def known_id(subject: Subject) -> str:
     """The id of ``subject`` as the app knows it."""
+    if not subject.value.startswith(_TEXT):
+        return subject.value
     known = subject.value.removeprefix(_TEXT)
     return known if _own(subject.type, known) == subject else subject.value
 
@@ -393,9 +395,10 @@ def known_id(subject: Subject) -> str:
 def spellings(subject: Subject) -> tuple[Subject, ...]:
     """``subject``, and the same with the id that the app knows: entries may name either. But of a type of one's own,
     what looks like several parts names a subject that has them."""
-    known = Subject(subject.type, known_id(subject))
-    means_another = known.type != LimitType.USER.value and parts_in(known.value)
-    return (subject,) if known == subject or means_another else (subject, known)
+    known = known_id(subject)
+    if known == subject.value or (subject.type != LimitType.USER.value and parts_in(known)):
+        return (subject,)
+    return subject, Subject(subject.type, known)
 
 
 def _combined(types: tuple[SingleType, ...], name: str | None, parts: Sequence[Subject | None]) -> Subject | None:
