@@ -82,6 +82,11 @@ def now_page() -> Response:
     )
 
 
+def _has_lists(client: clients.Client) -> bool:
+    """Whether an entry can be about ``client``."""
+    return client.given.keys() <= _listed_types() and not client.is_digest
+
+
 def _listed_types() -> set[str]:
     """The types that lists and overrides take; empty text for networks."""
     return {"", *gate_in_force().plans.types}
@@ -247,7 +252,7 @@ def subject_page() -> Response:
         who=encode_field(_who_in(request.args) or (found.who if found else "")),
         done=read_notice("done"),
         unbanned=read_notice("unbanned"),
-        listed_types=_listed_types(),
+        has_lists=found is not None and _has_lists(clients.Client({found.type: found.value})),
         most=most,
         plain=gate.settings.traffic_subjects == "plain",
         traffic_known=memory is not None,

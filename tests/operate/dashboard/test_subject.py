@@ -53,6 +53,12 @@ def test_page_without_a_client_offers_a_search(app: Flask, ada: FlaskClient) -> 
     assert 'value=203.0.113.7">203.0.113.7</a>' in page
 
 
+def test_page_about_a_digest_offers_no_entry_which_would_not_be_about_its_client(ada: FlaskClient) -> None:
+    page = ada.get(SUBJECT, query_string={"who": f"user:*{'0a' * 20}"}).text
+    assert "this is the digest of a long subject" in page
+    assert "change?kind=" not in page
+
+
 def test_page_shows_quotas_and_refusals_of_an_address(app: Flask, ada: FlaskClient) -> None:
     send_requests(app)
 
