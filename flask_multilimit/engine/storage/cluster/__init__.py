@@ -217,8 +217,9 @@ class ClusterStorage:
         except StorageError as error:
             error.check_id = error.check_id or (answers[0][1].id if answers else check_id)
             self._deadline.begin()  # the refund has its own deadline
-            with suppress(StorageError):
-                self._refund(charged)
+            while charged:
+                with suppress(StorageError):  # one failure must not stop the others
+                    self._refund(charged)
             raise error
         return decision_from(hits, answers)
 

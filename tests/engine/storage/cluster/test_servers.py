@@ -15,7 +15,7 @@ from redis.cluster import ClusterNode
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
-from flask_multilimit.engine import ClusterStorage, Concurrent, Hit, StorageError
+from flask_multilimit.engine import ClusterStorage, Concurrent, Hit, Hits, StorageError
 from flask_multilimit.engine.decision import Charge
 from flask_multilimit.engine.storage.addresses import Address
 from flask_multilimit.engine.storage.base import Slot
@@ -29,6 +29,7 @@ from flask_multilimit.engine.storage.cluster.servers import (
     SharedDeadline,
 )
 from flask_multilimit.engine.storage.redis.connections import Deadline
+from flask_multilimit.engine.storage.redis.scripts import script
 from flask_multilimit.engine.storage.redis.storage import RedisStorage
 from support.bench import hits
 from support.cluster import Cluster
@@ -78,6 +79,40 @@ def test_refund_is_not_repeated_after_a_lost_connection() -> None:
         ClusterStorage(nodes).settle(uuid4(), [Charge(hit, 0) for hit in both])
 
     assert nodes.asked == [FIRST]
+
+
+class Spoiled(Nodes):
+    """The only server and its client. Admits the checks of all keys but the first, and settles all but the second."""
+
+    def __init__(self, keys: list[bytes]) -> None:
+        super().__init__([FIRST], SharedDeadline(None))
+        self.fails_to_check, self.fails_to_settle = keys[0], keys[1]
+        self.settled = list[bytes]()
+
+    def client_at(self, _: Address) -> Spoiled:
+        return self
+
+    def execute_command(self, *command: Any) -> Any:
+        if command == ("CLUSTER", b"SLOTS"):
+            return [[0, 16_383, FIRST]]
+        _, sha, _, key, *_ = command
+        settles = sha == script("settle", frozenset({"sliding_window"})).sha.encode()
+        if settles:
+            self.settled.append(key)
+        if key == (self.fails_to_settle if settles else self.fails_to_check):
+            raise ResponseError("WRONGTYPE Operation against a key holding the wrong kind of value")
+        return [1_000_000, 1, 0, 9, 0, 60_000_000]
+
+
+def test_refund_that_fails_in_one_hash_slot_is_made_in_the_others() -> None:
+    """Otherwise, a client is charged for what is refused, or charged twice when the check is decided elsewhere."""
+    plan = [hit for scope in ("application", "api.update", "shop") for hit in hits("10/minute", scope=scope)]
+    server = Spoiled([hit.key.encode() for hit in plan])
+
+    with pytest.raises(StorageError):
+        ClusterStorage(server).check(Hits(plan))
+
+    assert sorted(server.settled) == sorted(hit.key.encode() for hit in plan[1:])
 
 
 def test_script_is_not_repeated_after_a_lost_connection() -> None:
