@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -173,7 +174,8 @@ def workers_asked_for(environment: Mapping[str, str]) -> Workers | None:
     if arguments:
         import shlex  # noqa: PLC0415 - gunicorn has loaded it, and other processes start without it
 
-        candidates += _of_gunicorn(["gunicorn", *shlex.split(arguments)], "GUNICORN_CMD_ARGS")
+        with suppress(ValueError):  # no closing quotation: gunicorn would not have started with them
+            candidates += _of_gunicorn(["gunicorn", *shlex.split(arguments)], "GUNICORN_CMD_ARGS")
     return max(candidates, key=lambda workers: workers.count, default=None)
 
 
@@ -188,7 +190,7 @@ def _of_gunicorn(arguments: Sequence[str], source: str) -> list[Workers]:
         workers: int | None = parser.parse_known_args(arguments[1:])[0].workers
     except argparse.ArgumentError:  # gunicorn would not have started with them
         return []
-    return [] if workers is None else [Workers(workers, source)]
+    return [Workers(workers, source)] if workers is not None and workers > 0 else []
 
 
 def _of_gunicorns_worker() -> list[Workers]:
