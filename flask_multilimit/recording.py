@@ -198,7 +198,10 @@ class Recorder:
             return True
         if time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + PAUSE
-            self._record_until = self._recording.record_until
+            try:
+                self._record_until = self._recording.record_until
+            except OSError as error:  # until this is corrected, what was asked before holds
+                self._report(error)
         return time.time() < self._record_until
 
     # In the thread that writes
@@ -242,9 +245,13 @@ class Recorder:
             self._failing = False
         except OSError as error:
             self.dropped += data.count(b"\n")
-            if not self._failing:
-                self._failing = True
-                SafeLogger(self._gate.app.logger).error("Rate limits: requests could not be recorded: %s", error)
+            self._report(error)
+
+    def _report(self, error: OSError) -> None:
+        """Log, once until a write succeeds, that the folder cannot be used."""
+        if not self._failing:
+            self._failing = True
+            SafeLogger(self._gate.app.logger).error("Rate limits: requests could not be recorded: %s", error)
 
 
 def _time_of(decision: Decision | None) -> int:

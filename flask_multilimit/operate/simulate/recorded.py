@@ -40,7 +40,7 @@ class Recording(NamedTuple):
 
     @property
     def record_until(self) -> float:
-        """Until when requests are wanted: POSIX time; 0 if they never were."""
+        """Until when requests are wanted: POSIX time; 0 if they never were. Raises OSError."""
         try:
             return (self.folder / RECORD_UNTIL).stat().st_mtime
         except FileNotFoundError:

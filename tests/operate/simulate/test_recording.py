@@ -402,6 +402,16 @@ class TestOnDemand:
 
         assert self.lines_after_a_request(*asked_for) == 0
 
+    def test_folder_that_cannot_be_read_is_logged_once_and_fails_no_request(
+        self, asked_for: tuple[Flask, Recorder], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        app, recorder = asked_for
+        recorder.folder.rmdir()
+        recorder.folder.write_text("a file in its place")
+
+        assert [app.test_client().get("/items").status_code for _ in range(2)] == [200, 200]
+        assert [record.message.partition(":")[0] for record in caplog.records] == ["Rate limits"]
+
     def test_record_without_a_recorder_on_demand_says_what_to_do(self, app: Flask, recorder: Recorder) -> None:
         told = app.test_cli_runner().invoke(args=["multilimit", "record"])
         none = make_app().test_cli_runner().invoke(args=["multilimit", "record"])
