@@ -94,7 +94,10 @@ def _at_response(sender: Flask, response: Response, **_: Any) -> None:
 
 
 def _current_slots() -> RequestHolder | None:
-    found: RequestHolder | None = current_context().__dict__.get(_SLOTS)
+    try:
+        found: RequestHolder | None = current_context().__dict__.get(_SLOTS)
+    except RuntimeError:  # middleware sends a response that a view returns, too
+        return None
     return found
 
 

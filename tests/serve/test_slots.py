@@ -14,7 +14,7 @@ from typing import IO, Any
 import pytest
 import redis
 from flask import Flask, Response, abort, copy_current_request_context, send_file, stream_with_context
-from werkzeug.test import EnvironBuilder, TestResponse
+from werkzeug.test import EnvironBuilder, TestResponse, run_wsgi_app
 from werkzeug.wsgi import FileWrapper
 
 from flask_multilimit import (
@@ -779,3 +779,15 @@ def test_request_without_concurrent_rules_makes_no_calls_for_slots() -> None:
 
     assert called(["1000/hour", "100/minute"]) == []
     assert called(["1000/hour", "100 at once"])
+
+
+def test_response_that_has_held_slots_can_be_sent_outside_of_a_request(app: Flask) -> None:
+    """A view may return an object that middleware sends, too."""
+    shared = Response("closed for today")
+    app.get("/", endpoint="view")(two_at_once(lambda: shared))
+    environ = EnvironBuilder().get_environ()
+    b"".join(run_wsgi_app(app, environ)[0])
+
+    body, status, _ = run_wsgi_app(shared, environ)
+
+    assert (b"".join(body), status) == (b"closed for today", "200 OK")
