@@ -172,7 +172,8 @@ class Declaration:
     def always_applies(self) -> bool:
         """Whether every call is charged, and by the same amount."""
         conditions = (self.exempt_when, self.charge_when, self.settle, self.methods, self.reserve)
-        return isinstance(self.type, LimitType) and not callable(self.cost) and not any(conditions) and not self.shadow
+        is_fixed = not callable(self.cost) and all(each is None for each in conditions)  # a callable may be false
+        return isinstance(self.type, LimitType) and is_fixed and not self.shadow
 
     @property
     def sheds_load(self) -> bool:

@@ -363,7 +363,8 @@ class Subjects:
         return _client_at(address, self._ipv6_prefix) if len(address) <= LONGEST_ADDRESS else Subject("ip", address)
 
     def _user(self) -> Subject:
-        user = _id_of(self._find_user_loader() or _flask_login_user, "user_loader")
+        loader = self._find_user_loader()
+        user = _id_of(_flask_login_user if loader is None else loader, "user_loader")
         return _own("user", user) if user else self._anonymous_client()
 
     def _anonymous_client(self) -> Subject:

@@ -223,7 +223,7 @@ class Plan:
         """Whether it depends on nothing but the subjects of a request."""
         return not any(
             limiter.dynamic
-            or limiter.declaration.exempt_when
+            or limiter.declaration.exempt_when is not None  # which may be false
             or limiter.declaration.reserve
             or callable(limiter.declaration.cost)
             for limiter in self.limiters

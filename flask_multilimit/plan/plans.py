@@ -285,7 +285,8 @@ class Plans:
     def subjects_called(self, name: str, resolve: Resolve, plan: Plan | None = None) -> tuple[Subject, ...]:
         """The subjects that an entry of a list means by a type of this ``name``: the one of this type, which ``plan``
         may know better, and if that has several parts, the part that has the same name."""
-        type_ = (plan and plan.type_called(name)) or self.types.get(name)
+        type_ = None if plan is None else plan.type_called(name)
+        type_ = self.types.get(name) if type_ is None else type_
         subject = None if type_ is None else resolve(type_, name)
         if subject is None:
             return ()

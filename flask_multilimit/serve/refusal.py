@@ -367,7 +367,7 @@ class Refusals:
             default = messages.banned
         message = settings.message if declared is None or declared.message is None else declared.message
         text = None if message is None else self._from_app("message", _text_of, message, decision)
-        react = (declared and declared.on_rejected) or self._on_rejected
+        react = self._on_rejected if declared is None or declared.on_rejected is None else declared.on_rejected
         code = 503 if busy else 429
         response = None
         if react is not None:

@@ -94,6 +94,60 @@ class TestExemption:
         assert client.get("/").status_code == 200
 
 
+class Tokens(dict[str, str]):
+    """A callable object, which is false while it is empty. Returns what the token of the request stands for."""
+
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+    def __call__(self, *_: object) -> str | None:
+        return self.get(request.args.get("token", ""))
+
+
+class Ada(Tokens):
+    def __call__(self, *_: object) -> str:
+        return "ada"
+
+
+class TestCallableThatIsFalse:
+    def test_exemption_of_one_client_does_not_exempt_another_behind_the_same_address(
+        self, limited_app: Flask, client: FlaskClient
+    ) -> None:
+        staff: Any = Tokens()
+        limited_app.get("/", endpoint="view")(
+            rate_limiter("1/minute", type="ip", exempt_when=staff)(rate_limiter("100/hour", type="ip")(lambda: "ok"))
+        )
+        client.get("/", environ_base={"REMOTE_ADDR": "192.0.2.1"})
+        staff["t"] = "ada"
+
+        assert [client.get(path).status_code for path in ("/?token=t", "/?token=t", "/", "/")] == [200, 200, 200, 429]
+
+    def test_user_loader_is_asked(self) -> None:
+        app, tokens = Flask(__name__), Tokens()
+        MultiLimit(app, user_loader=tokens)
+        limit(app, type="user")
+        client = app.test_client()
+
+        assert [client.get("/").status_code for _ in range(2)] == [200, 429]
+        tokens["t"] = "ada"
+        assert [client.get("/?token=t").status_code for _ in range(2)] == [200, 429]
+
+    def test_on_rejected_of_a_limiter_comes_before_that_of_the_app(self) -> None:
+        app = Flask(__name__)
+        MultiLimit(app, on_rejected=lambda _: "of the app")
+        limit(app, on_rejected=Ada())
+        client = app.test_client()
+
+        assert [client.get("/").text for _ in range(2)] == ["ok", "ada"]
+
+    def test_lists_ask_the_type_that_counts_at_the_endpoint(self) -> None:
+        app = Flask(__name__)
+        MultiLimit(app, deny=["key:ada"])
+        limit(app, "/other", type=lambda: "guest", name="key")
+        limit(app, "/denied", type=Ada(), name="key")
+
+        assert app.test_client().get("/denied").status_code == 403
+
+
 class TestScope:
     def test_endpoints_with_one_scope_share_a_quota(
         self, limited_app: Flask, client: FlaskClient, storage: RecordingStorage
