@@ -33,6 +33,7 @@ from flask_multilimit.engine import (
 from flask_multilimit.engine.decision import FALLBACKS
 from flask_multilimit.engine.storage import local
 from flask_multilimit.engine.storage.local import server as local_server
+from flask_multilimit.engine.storage.local import supervisor
 from flask_multilimit.engine.storage.redis.connections import TimedUnixConnection
 from support.doubles import raising
 from support.waiting import until
@@ -314,6 +315,18 @@ def test_error_says_why_the_server_does_not_start(place: Place, program: Callabl
     remove_log(place)
 
 
+def test_error_says_why_the_program_of_the_server_cannot_run(place: Place, program: Callable[[str], None]) -> None:
+    limiter = limiter_at(place)
+    program("")
+    place.directory.with_name("valkey-server").chmod(0o600)
+
+    with pytest.raises(StorageError, match=r"does not start: .*/valkey-server: .*Permission denied"):
+        limiter.check(HITS)
+
+    limiter.close()
+    remove_log(place)
+
+
 def test_error_of_a_failed_start_is_the_same_at_each_attempt(place: Place, program: Callable[[str], None]) -> None:
     """So that repeated attempts are logged once. The log of the server, which has its pid and the time, is cut down."""
     limiter = limiter_at(place)
@@ -368,6 +381,11 @@ def test_server_starts_when_sys_executable_is_another_program(place: Place, monk
     limiter = limiter_at(place)
     assert limiter.check(HITS).allowed
     limiter.close()
+
+
+def test_server_starts_without_ctypes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ctypes", None)
+    supervisor.end_with_parent(os.getppid())
 
 
 def test_missing_python_is_an_error_with_its_remedy(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
