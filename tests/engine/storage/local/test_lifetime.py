@@ -10,10 +10,13 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import redis
 
 from engine.storage.local.places import Place, User, kill
 from engine.storage.local.users import HITS
 from flask_multilimit.engine import Limiter, RedisStorage, StorageError, storage_from_uri
+from flask_multilimit.engine.storage.local import supervisor
+from support.doubles import raising
 from support.servers import Binary
 from support.waiting import PATIENCE, until
 
@@ -192,6 +195,23 @@ def test_a_server_without_supervisor_is_replaced(place: Place, binary: Binary) -
         orphan.wait()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the next one that comes ends it")
+def test_a_server_whose_supervisor_ended_before_it_began_does_not_start() -> None:
+    program = f"from {supervisor.__name__} import end_with_parent; end_with_parent(0)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 1
+
+
+def test_a_server_that_is_shut_down_is_started_again_by_the_next_check(place: Place) -> None:
+    user = place.user()
+    user("check")
+
+    with redis.Redis(unix_socket_path=str(place.socket)) as client:
+        client.shutdown(nosave=True)
+
+    until(lambda: not place.supervisors())
+    assert user("check", 51) == 50
+
+
 def test_killed_server_is_started_again_by_the_next_check(place: Place) -> None:
     first, second = place.user(), place.user()
     first("check")
@@ -233,6 +253,11 @@ def test_server_ends_although_a_process_has_the_id_of_an_earlier_master(place: P
     user.leave()
 
     until(place.is_deserted)
+
+
+def test_a_master_that_runs_as_another_user_keeps_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.kill", raising(PermissionError()))
+    assert supervisor.runs(os.getpid())
 
 
 def test_killed_server_leaves_no_file_even_without_a_next_check(place: Place) -> None:
