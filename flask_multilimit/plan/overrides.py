@@ -63,8 +63,10 @@ class Overrides:
         return self._groups[special]
 
     def only(self, entries: Iterable[Override]) -> Overrides:
-        """Those of ``entries`` alone."""
-        return Overrides(entries, anonymous_by_address="user" in self._with_address)
+        """Those of ``entries`` alone, for a plan that is one of those with all."""
+        some = Overrides(entries, anonymous_by_address="user" in self._with_address)
+        some.effective = self.effective
+        return some
 
     def report_unfit(self, scope: str, error: ConfigurationError) -> None:
         """Log, once, that some overrides do not fit the function or the checks of ``scope``. An app that makes up

@@ -346,6 +346,16 @@ class TestOtherLimits:
 
         assert shop.statuses(2, "/send") == [200, 429]
 
+    def test_override_of_a_function_beside_one_that_does_not_fit_is_not_called_idle(self, shop: Shop) -> None:
+        send = rate_limiter(rules="2/minute; 9/hour", type=IP)(view())
+        shop.app.add_url_rule("/send", "send", lambda: send())  # noqa: PLW0108
+        where = f"{send.__module__}:{send.__qualname__}"
+        shop.control.override(where, rule="ip-60s", rules={"timeout": 9}, lasting=True, force=True)
+        fits = shop.control.override(where, rule="ip-3600s", rules="1/hour", lasting=True, force=True)
+
+        assert shop.statuses(2, "/send") == [200, 429]
+        assert not {each.id: each.idle for each in entries(gate_of(shop.app)).entries}[fits.id]
+
     def test_overrides_that_fit_no_check_are_not_logged_for_ever(
         self, shop: Shop, caplog: pytest.LogCaptureFixture
     ) -> None:
