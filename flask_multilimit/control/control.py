@@ -16,6 +16,7 @@ from typing_extensions import Unpack
 from ..declare.written import InvalidData, Mistake, nearest, parse_json
 from ..engine import ConfigurationError
 from ..engine.errors import brief, check_bool
+from ..engine.periods import nearest_date
 from ..engine.rules import LONGEST, UNITS, Rules
 from ..engine.text import LONGEST_DURATION, LONGEST_NAME, Phrase, is_storable
 from .document import Document, document_from
@@ -423,7 +424,7 @@ _SOMEBODY = Phrase("somebody")
 
 def _texts_of(author: str, what: str, at: float) -> dict[str, str]:
     """What a conflict says of a change."""
-    when = datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
+    when = datetime.fromtimestamp(nearest_date(at)).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
     return {"author": author or _SOMEBODY, "what": what, "when": when}
 
 

@@ -28,6 +28,8 @@ LONGEST_ZONE = 64
 Boundaries = tuple[int, ...]
 """Microseconds since 1970, ascending; each is the end of one period and the begin of the next."""
 
+LATEST_DATE = 253_402_300_799 - 86_400
+"""POSIX time, a day before the end of the year 9999, the last of calendars: each time zone has it."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _packed = struct.Struct(f"<{BOUNDARIES_AROUND}d").pack
 
@@ -197,3 +199,8 @@ def _hours_of(zone: tzinfo) -> Walk:
         return _first_where(second, end, lambda each: offset_at(each) != offset)
 
     return previous, following
+
+
+def nearest_date(at: float) -> float:
+    """A POSIX time, or the nearest that calendars have: entries of the control document may have any number."""
+    return min(max(at, 0), LATEST_DATE)

@@ -11,6 +11,7 @@ from ..declare.limiter import Declaration
 from ..declare.subjects import EVERYONE, LimitType, Subject
 from ..engine import Ban, Calendar, Rule
 from ..engine.bans import BanRule
+from ..engine.periods import LATEST_DATE, nearest_date
 from ..engine.rules import UNITS
 from ..engine.text import Phrase, joined, visible
 from ..plan.plans import Plans
@@ -19,13 +20,9 @@ _UNITS: dict[float, str] = {seconds: unit for unit, seconds in UNITS.items()}
 _SIZES = (("d", 86_400), ("h", 3600), ("min", 60))
 
 
-LATEST = 253_402_300_799.0
-"""The end of the year 9999."""
-
-
 def duration(seconds: float | None) -> str:
     """``1.5 s``, ``12 min``, ``3.2 h``; ``never`` for a time after the last year of calendars."""
-    if seconds is None or seconds > LATEST:
+    if seconds is None or seconds > LATEST_DATE:
         return "never"
     if seconds >= 3600:
         seconds = 60 * math.ceil(seconds / 60)  # so that a moment after two hours began, they are still two hours
@@ -48,8 +45,8 @@ def rate(value: float) -> str:
 
 
 def instant(at: float) -> datetime:
-    """A POSIX time in UTC, or the nearest that a calendar has: the control document may have any number."""
-    return datetime.fromtimestamp(min(max(at, 0.0), LATEST), timezone.utc)
+    """A POSIX time in UTC, or the nearest that a calendar has."""
+    return datetime.fromtimestamp(nearest_date(at), timezone.utc)
 
 
 class LocalTime(Phrase):

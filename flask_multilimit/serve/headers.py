@@ -28,6 +28,7 @@ from ..engine.algorithms import BAN, EVENLY, SLIDING, Quota
 from ..engine.decision import FALLBACKS
 from ..engine.forks import notify_child
 from ..engine.hits import Hits, memoized, part_of
+from ..engine.periods import nearest_date
 from ..engine.reply import start_of
 from .state import Record
 
@@ -177,7 +178,7 @@ def _fields(
         wait = _retry_after(refusal, refused, settings) if is_refusal else None
         if wait is not None and not (refused and "Retry-After" in response.headers):  # a handler's own
             in_seconds = settings.retry_after == "seconds"
-            found.append(("Retry-After", str(wait) if in_seconds else http_date(math.ceil(time.time()) + wait)))
+            found.append(("Retry-After", str(wait) if in_seconds else _date_after(wait)))
     dialects = DIALECTS[settings.headers]
     if not dialects or (refusal is None and settings.headers_on != "always"):
         return found
@@ -198,6 +199,10 @@ def _retry_after(refusal: Decision | None, refused: float, settings: Settings) -
             retry_after = max(refusal.refused_for, settings.slot_retry_after)
     retry_after = max(retry_after, refused)
     return math.ceil(retry_after) if math.isfinite(retry_after) else None
+
+
+def _date_after(seconds: int) -> str:
+    return http_date(nearest_date(math.ceil(time.time()) + seconds))
 
 
 # What to show

@@ -1,5 +1,6 @@
 """A preview shows what a change would do, and which field of it is invalid; a conflict or a danger stops it."""
 
+import json
 from typing import Any
 
 import pytest
@@ -192,6 +193,15 @@ class TestTwoOperators:
             bob.put(seen_by_bob)
 
         assert [each.author for each in bob.entries()] == ["ann"]
+
+    def test_conflict_with_an_entry_that_somebody_made_after_all_dates_is_one(self, both: tuple[Shop, Shop]) -> None:
+        ann, bob = (each.control for each in both)
+        seen_by_bob = bob.preview({"kind": "deny", "who": "::1"}, lasting=True)
+        entry = {"id": "0" * 8, "kind": "deny", "who": "::1", "since": 1e300, "author": "ann"}
+        ann.import_entries(json.dumps({"format": 1, "entries": [entry]}))
+
+        with pytest.raises(ControlConflict, match="Now in force: ann set deny ::1 at 9999"):
+            bob.put(seen_by_bob)
 
     @pytest.mark.parametrize("change", ["undo", "another entry for the same limit", "off everywhere"])
     def test_any_other_change_of_the_limit_is_a_conflict(self, both: tuple[Shop, Shop], change: str) -> None:

@@ -1,9 +1,11 @@
 """How numbers are written for people."""
 
+import time
+
 import pytest
 
 from flask_multilimit import Concurrent, Rule
-from flask_multilimit.insight.text import rate, rule_text
+from flask_multilimit.insight.text import local_time, rate, rule_text
 
 
 @pytest.mark.parametrize(
@@ -35,3 +37,17 @@ def test_time_of_a_rule_is_never_rounded(seconds: float, text: str) -> None:
 @pytest.mark.parametrize("rule", [Concurrent(5), Concurrent(5, timeout=300)], ids=["default", "given"])
 def test_concurrent_rule_is_written_without_its_timeout(rule: Rule) -> None:
     assert rule_text(rule) == "5 at once"
+
+
+@pytest.mark.parametrize("zone", ["Asia/Tokyo", "Pacific/Honolulu"])
+@pytest.mark.parametrize(("at", "year"), [(1e300, "9999"), (-1e300, "19")])
+def test_instant_that_no_calendar_has_is_shown_in_every_time_zone(
+    monkeypatch: pytest.MonkeyPatch, zone: str, at: float, year: str
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", zone)
+        time.tzset()
+        text = local_time(at)
+    time.tzset()
+
+    assert text.startswith(year)

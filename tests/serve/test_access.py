@@ -1,6 +1,7 @@
 """Allowed clients have no limits; denied clients are refused before any limit is checked."""
 
 import gc
+import json
 from collections.abc import Callable
 from typing import Any
 from weakref import ref
@@ -536,6 +537,19 @@ def test_answer_of_an_error_handler_of_the_app_has_the_wait_of_the_entry(app: Fl
     assert [each.text for each in answers] == ["Error 429", "Error 403", "Error 403"]
     (banned,), (denied,), () = [each.headers.getlist("Retry-After") for each in answers]
     assert {each if each.isdigit() else "date" for each in (banned, denied)} == {"3600" if form == "seconds" else form}
+
+
+def test_client_is_denied_by_an_entry_that_ends_after_all_dates(app: Flask) -> None:
+    """Somebody may have imported an end in milliseconds."""
+    app.config["MULTILIMIT_RETRY_AFTER"] = "date"
+    MultiLimit(app, default_limits="9/minute")
+    app.add_url_rule("/", "show", view())
+    entry = {"id": "0" * 8, "kind": "deny", "who": "127.0.0.1", "since": 1e9, "until": 1e12}
+    control_of(app).import_entries(json.dumps({"format": 1, "entries": [entry]}))
+
+    denied = ask(app)
+
+    assert (denied.status_code, "9999 " in denied.headers["Retry-After"]) == (403, True)
 
 
 def test_wait_that_an_error_handler_gives_to_a_banned_client_stays(app: Flask) -> None:
