@@ -129,7 +129,7 @@ class HashSlots:
         for address in list(self.servers):
             try:
                 return self._owners_in(self._ask(address), address)
-            except (StorageError, ValueError, TypeError, IndexError) as error:  # noqa: PERF203 - to try the next
+            except (StorageError, ValueError, TypeError, LookupError, OverflowError) as error:  # noqa: PERF203 - to try the next
                 self._ask_last(address)
                 failure = error if isinstance(error, StorageError) else storage_error(error)
                 if isinstance(failure.__cause__, (RedisTimeoutError, OSError)):
@@ -140,6 +140,8 @@ class HashSlots:
         owners: list[Address | None] = [None] * HASH_SLOTS
         known = {asked: None}
         for first, last, *nodes in reply:
+            if not 0 <= first <= last < HASH_SLOTS:
+                raise ValueError(f"these are no slots: {first!r:.20} to {last!r:.20}")
             addresses = [(_host(node[0]) or asked[0], int(node[1])) for node in nodes]
             owners[first : last + 1] = [addresses[0]] * (last + 1 - first)
             known |= dict.fromkeys(addresses)

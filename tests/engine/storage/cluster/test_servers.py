@@ -298,7 +298,14 @@ def test_reply_that_leaves_out_an_owner_is_not_believed() -> None:
         slots.owner(100)
 
 
-@pytest.mark.parametrize("reply", [5, [5], [[0]], [[0, 99, ["10.0.0.2", "no port"]]]], ids=str)
+@pytest.mark.parametrize(
+    "reply",
+    [
+        *(5, [5], [[0]], [[0, 99, ["10.0.0.2", "no port"]]], [[0, 99, ["10.0.0.2", inf]]], [[0, 99, {1: 2}]]),
+        *([[0, 2**62, FIRST]], [[0, HASH_SLOTS, FIRST]], [[0, 99, FIRST], [-99, 99, FIRST]]),
+    ],
+    ids=str,
+)
 def test_reply_of_another_form_is_an_error_of_the_storage(reply: Any) -> None:
     """So that a guard decides in its place."""
     with pytest.raises(StorageError):
