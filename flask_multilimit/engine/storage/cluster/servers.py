@@ -210,7 +210,11 @@ class Servers:
     def _at(self, address: Address) -> RedisStorage:
         server = self._servers.get(address)
         if server is None:
-            server = self._servers.setdefault(address, self._storage_on(self._nodes.client_at(address)))
+            try:
+                client = self._nodes.client_at(address)
+            except ConfigurationError as error:  # nobody here has given that address: this is an outage
+                raise StorageError(f"the cluster names a server that cannot be asked: {error}") from error
+            server = self._servers.setdefault(address, self._storage_on(client))
         return server
 
     def _storage_on(self, client: Any) -> RedisStorage:

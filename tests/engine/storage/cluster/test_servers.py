@@ -312,6 +312,27 @@ def test_reply_of_another_form_is_an_error_of_the_storage(reply: Any) -> None:
         HashSlots([FIRST], lambda _: reply, Deadline(None)).owner(0)
 
 
+class Naming(NodesOfUri):
+    """The first server, which names another one as the owner of all slots."""
+
+    def __init__(self, owner: tuple[str, int]) -> None:
+        super().__init__("redis+cluster://10.0.0.1", timeout=1)
+        self.owner = owner
+
+    def client_at(self, address: Address) -> Any:
+        return self if address == FIRST else super().client_at(address)
+
+    def execute_command(self, *_: Any) -> Any:
+        return [[0, HASH_SLOTS - 1, self.owner]]
+
+
+@pytest.mark.parametrize("owner", [("10.0.0.2", 0), ("x" * 64, 7001)], ids=["port of another protocol", "long name"])
+def test_owner_that_cannot_be_addressed_is_an_error_of_the_storage(owner: tuple[str, int]) -> None:
+    """A server that speaks only TLS has the port 0 for clients that do not."""
+    with pytest.raises(StorageError, match="names a server"):
+        ClusterStorage(Naming(owner)).check(Hits(hits("10/minute")))
+
+
 def test_the_only_known_server_is_asked_again_after_it_has_failed() -> None:
     failures = [StorageError("closed")]
 
