@@ -281,16 +281,16 @@ class Subjects:
     def given(self, subjects: Mapping[str, str]) -> Resolve:
         """A resolver that knows ``subjects``, by type, and no request; limiters of other types do not apply.
 
-        The subject of a tuple is known if each part is given, by the names of :func:`parts_of`, or if none but the
-        whole subject is given, as the storage has it: a client may choose a part that looks like that. ``anonymous`` is
-        the address of a client that is not logged in.
+        The subject of a tuple is known if each part is given, by the names of :func:`parts_of`, or if the whole subject
+        is given, as the storage has it; if that is called as a part is, by itself: a client may choose a part that
+        looks like it. ``anonymous`` is the address of a client that is not logged in.
         """
         return partial(self._given, subjects)
 
     def _given(self, subjects: Mapping[str, str], type_: SubjectType, name: str | None) -> Subject | None:
         if isinstance(type_, tuple):
             names, whole_name = parts_of(type_, name), type_name_of(type_, name)
-            if {*names, ANONYMOUS}.isdisjoint(subjects.keys() - {whole_name, EVERYONE.type}):
+            if "+" in whole_name or subjects.keys() <= {whole_name, EVERYONE.type}:
                 whole = parts_in(subjects.get(whole_name, ""))
                 if len(whole) == len(type_):
                     return _combined(type_, name, whole)

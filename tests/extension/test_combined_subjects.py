@@ -84,6 +84,17 @@ def test_part_that_looks_like_the_whole_of_another_subject_has_a_quota_of_its_ow
         assert [multilimit.check("1/minute", scope="search", subject=each).allowed for each in checks] == [True, True]
 
 
+def test_reset_of_several_subjects_leaves_another_alone_that_one_of_them_looks_like(
+    app: Flask, multilimit: MultiLimit
+) -> None:
+    assert statuses(app, *["/one?document=a"] * 2) == [200, 429]
+
+    with app.app_context(), pytest.raises(ConfigurationError, match="nothing was reset"):
+        multilimit.reset("one", ["user:mallory", 'reads:[["ip", "127.0.0.1"], ["reads", "a"]]'])
+
+    assert statuses(app, "/one?document=a") == [429]
+
+
 def test_subject_that_looks_like_several_parts_is_not_charged_to_these_in_another_check(
     app: Flask, multilimit: MultiLimit
 ) -> None:
