@@ -172,7 +172,7 @@ class StoreInStorage:
         reply = self._run("history", [self.history_key], [str(most)])
         try:
             return [_change(id_, fields) for id_, fields in reply]
-        except (TypeError, ValueError, OverflowError):
+        except (AttributeError, TypeError, ValueError, OverflowError):
             raise StorageError(f"the reply about the history has the wrong shape: {reply!r:.80}") from None
 
     def announce(self, worker: Worker, before: Worker | None) -> None:
@@ -200,9 +200,9 @@ class StoreInStorage:
             [text[:LONGEST_ANNOUNCED] for text, found in read if found is None],
         )
 
-    def _workers(self, before: str, announced: str) -> list[Any]:
+    def _workers(self, before: str, announced: str) -> Any:
         keys = [self.workers_key, self.key]
-        return list(self._run("workers", keys, [str(ANNOUNCED_SECONDS), before, announced]))
+        return self._run("workers", keys, [str(ANNOUNCED_SECONDS), before, announced])
 
     def _run(self, name: str, keys: Sequence[str], arguments: Sequence[str]) -> Any:
         return self._storage.run_script(self._scripts[name], keys, [each.encode() for each in arguments])
