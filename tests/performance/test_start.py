@@ -59,7 +59,8 @@ print(*read, sep="\\n")
 @pytest.mark.parametrize("uri", ["redis://localhost:1", "redis+cluster://localhost:1", "local://"])
 def test_scripts_are_read_before_requests(uri: str) -> None:
     """Later, there may be another version of the package, or no file can be opened: a request would fail."""
-    command = [sys.executable, "-I", "-c", READS, uri]  # the package of this test, whatever is in the folder
-    read = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+    package = Path(flask_multilimit.__file__).parent
+    command = [sys.executable, "-c", READS, uri]
+    read = subprocess.run(command, cwd=package.parent, check=True, capture_output=True, text=True).stdout.splitlines()
 
-    assert {str(path) for path in Path(flask_multilimit.__file__).parent.rglob("*.lua")} <= set(read)
+    assert {str(path) for path in package.rglob("*.lua")} <= set(read)
