@@ -427,7 +427,8 @@ def _has_status(answer: object) -> bool:
 def _has_handler(app: Flask, error: Exception) -> bool:
     """Whether the app has an error handler for this error, besides one for all exceptions."""
     classes = set(type(error).__mro__) - set(Exception.__mro__)
-    handlers = (by_class for by_code in app.error_handler_spec.values() for by_class in by_code.values())
+    # Lists, because Flask adds what it looks for in other threads.
+    handlers = (by_class for by_code in list(app.error_handler_spec.values()) for by_class in list(by_code.values()))
     return any(not classes.isdisjoint(by_class) for by_class in handlers)
 
 

@@ -5,7 +5,7 @@ import gc
 import json
 import pickle
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from typing import Any
 
@@ -630,6 +630,20 @@ class TestOnRejected:
         app.register_error_handler(429, lambda error: error)
 
         assert statuses(app, "/no", "/no") == [404, 429]
+
+    def test_other_thread_may_look_for_handlers_of_another_status_meanwhile(
+        self, app: Flask, storage: RecordingStorage
+    ) -> None:
+        class Handlers(dict[type[Exception], Any]):
+            def __iter__(self) -> Iterator[type[Exception]]:
+                by_code[418]  # Flask keeps an empty entry for what it has looked for
+                return super().__iter__()
+
+        by_code = app.error_handler_spec[None]
+        by_code[None] = Handlers()
+        limit(app, storage, "limiter", on_rejected=fail)
+
+        assert_default(refuse(app))
 
     def test_failures_of_each_callback_are_logged_once_while_a_client_is_refused(
         self, app: Flask, storage: RecordingStorage, caplog: pytest.LogCaptureFixture
