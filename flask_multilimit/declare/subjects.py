@@ -378,7 +378,7 @@ class Subjects:
 def _own(name: str, value: str) -> Subject:
     """The subject with an id that a client may have chosen. What looks like several parts, or like a digest, gets
     another form, which names no other client: a subject with these may have the same key, or the same name."""
-    is_odd = len(parts_in(value)) > 1 or (value.startswith("*") and re.fullmatch(keys.DIGEST_PATTERN, value))
+    is_odd = len(parts_in(value)) > 1 or keys.is_digest(value)
     return Subject(name, f"{_TEXT}{value}" if is_odd else value)
 
 

@@ -48,8 +48,7 @@ first used."""
 EMPTY = "*"
 """Stands for an empty text in a hash tag: with an empty tag, the whole key would determine the slot."""
 
-DIGEST_PATTERN = r"\*[0-9a-f]{40}"
-"""What a key has in place of a long subject."""
+_DIGEST = r"\*[0-9a-f]{40}"
 
 _PLAIN = re.compile(r"[A-Za-z0-9._~@/-]*")
 _PLAIN_SIGNS = "._~@/-"
@@ -62,6 +61,11 @@ def escape(text: str, longest: int) -> str:
     if len(escaped) <= longest:
         return escaped
     return "*" + blake2b(text.encode("utf-8", "surrogatepass"), digest_size=20).hexdigest()
+
+
+def is_digest(subject: str) -> bool:
+    """Whether ``subject`` looks like what a key has in place of a long one."""
+    return subject.startswith("*") and re.fullmatch(_DIGEST, subject) is not None
 
 
 def escape_scope(scope: str) -> str:

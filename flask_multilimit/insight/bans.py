@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from urllib.parse import unquote_to_bytes
@@ -15,7 +14,7 @@ from ..engine.algorithms import BAN
 from ..engine.algorithms.ban import length
 from ..engine.bans import BanRule
 from ..engine.hits import BanHit, Hit
-from ..engine.keys import DIGEST_PATTERN, KeyParts, escape_subject, parts_of_key
+from ..engine.keys import KeyParts, escape_subject, is_digest, parts_of_key
 from ..engine.rules import LONGEST
 from ..engine.storage import Inspectable
 from ..engine.text import Phrase
@@ -169,7 +168,7 @@ def _is_counted_by(client: Client, parts: KeyParts) -> bool:
 def _subjects_of(gate: AppGate, keys: Iterable[KeyParts]) -> dict[KeyParts, Subject]:
     """The subject that each key counts. The key of a long one has only its digest; traffic may know the subject."""
     found = {parts: Subject(parts.type, _unescaped(parts.subject)) for parts in keys}
-    hidden = {(parts.type, parts.subject) for parts in found if re.fullmatch(DIGEST_PATTERN, parts.subject)}
+    hidden = {(parts.type, parts.subject) for parts in found if is_digest(parts.subject)}
     if hidden and gate.settings.traffic_subjects == "plain" and (memory := memory_of(gate)) is not None:
         with memory.looking(patient=True):
             known = memory.refusals.by_client(

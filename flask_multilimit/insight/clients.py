@@ -22,7 +22,7 @@ from ..declare.subjects import (
 )
 from ..engine import ConfigurationError, Hit
 from ..engine.errors import brief
-from ..engine.keys import DIGEST_PATTERN
+from ..engine.keys import is_digest
 from ..engine.text import LONGEST_SUBJECT, Phrase
 from ..observe.traffic.counts import encodable, short
 from ..plan.hits import hits_of
@@ -69,7 +69,7 @@ class Client:
     @property
     def is_digest(self) -> bool:
         """Whether a digest stands for it, as in keys of long subjects: its bans can be lifted, and no more is known."""
-        return any(re.fullmatch(DIGEST_PATTERN, value) for value in self.given.values())
+        return any(map(is_digest, self.given.values()))
 
     def is_called(self, who: Who) -> bool:
         """Whether ``who`` names one of its subjects."""
@@ -91,7 +91,7 @@ def client_from(gate: AppGate, text: str) -> Client:
     choices."""
     type_name, _, value = text.partition(":")
     gate.plans.ensure()
-    if gate.plans.parts_of(Subject(type_name, value)) or re.fullmatch(DIGEST_PATTERN, value):
+    if gate.plans.parts_of(Subject(type_name, value)) or is_digest(value):
         return client_of(gate, type_name, value)
     try:
         who = Who.parse(text)
