@@ -12,6 +12,7 @@ from werkzeug.exceptions import Forbidden
 from ...control.store import KINDS
 from ...engine import ConfigurationError, StorageError
 from ...engine.errors import message_of, with_remedy
+from ...engine.keys import is_digest
 from ...engine.text import SafeLogger
 from ...insight import bans, clients
 from ...insight.changes import Entries, History, document_in_force, entries, history
@@ -74,7 +75,7 @@ def now_page() -> Response:
         "now.html",
         **{**fields_of(found), "endpoints": list(zip(found.endpoints, drawings, strict=True))},
         who_of=lambda each: clients.client_of(gate_in_force(), each.type, each.subject).text,
-        listed_types=_listed_types(),
+        has_lists=_has_lists,
         drawing=_drawing(found.series, found.last, slices=max(found.minutes // 20, 1)),
         share=share(totals.refused.amount, everything),
         choices=MINUTES,
@@ -82,14 +83,9 @@ def now_page() -> Response:
     )
 
 
-def _has_lists(client: clients.Client) -> bool:
-    """Whether an entry can be about ``client``."""
-    return client.given.keys() <= _listed_types() and not client.is_digest
-
-
-def _listed_types() -> set[str]:
-    """The types that lists and overrides take; empty text for networks."""
-    return {"", *gate_in_force().plans.types}
+def _has_lists(type_name: str, value: str) -> bool:
+    """Whether lists and overrides can name this subject; networks have no type."""
+    return (not type_name or type_name in gate_in_force().plans.types) and not is_digest(value)
 
 
 def _drawing(series: Series, last: int, *, slices: int, size: tuple[int, int] = PLANE) -> Drawing:
@@ -252,7 +248,7 @@ def subject_page() -> Response:
         who=encode_field(_who_in(request.args) or (found.who if found else "")),
         done=read_notice("done"),
         unbanned=read_notice("unbanned"),
-        has_lists=found is not None and _has_lists(clients.Client({found.type: found.value})),
+        has_lists=found is not None and _has_lists(found.type, found.value),
         most=most,
         plain=gate.settings.traffic_subjects == "plain",
         traffic_known=memory is not None,
