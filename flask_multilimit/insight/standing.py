@@ -662,12 +662,13 @@ def _lift(
 
 def _options_of(plans: Plans, subject: Subject) -> list[str]:
     """The options that name ``subject``; none if it is a digest of several types."""
-    return [_option_of(*each) for each in plans.parts_of(subject) or (subject,) if "+" not in each.type]
+    return [_option_of(each) for each in plans.parts_of(subject) or (subject,) if "+" not in each.type]
 
 
-def _option_of(type_name: str, value: str) -> str:
+def _option_of(subject: Subject) -> str:
+    type_name, value = subject
     if type_name == EVERYONE.type:
         return "--everyone"
     if type_name == LimitType.USER.value or (type_name == LimitType.IP.value and usual_network(value)):
         return f"--{type_name} {shlex.quote(value)}"
-    return f"--subject {shlex.quote(f'{type_name}:{value}')}"
+    return f"--subject {shlex.quote(str(subject))}"
