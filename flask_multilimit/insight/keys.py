@@ -185,14 +185,18 @@ def keys_of(gate: AppGate, given: Mapping[str, str], *, containing: str = "", is
     """
     if not given:
         raise ConfigurationError('reset: say whose quotas: "user:42", "ip:203.0.113.7" or "everyone"')
-    wanted = {(subject.type, escape_subject(subject.value)) for subject in _subjects(gate, given)}
-    wanted |= {(name, escape_subject(_with_surrogates(value))) for name, value in given.items()}
-    if len(given.keys() - {EVERYONE.type}) > 1:  # a client may choose a part that looks like a whole subject
-        wanted -= {(name, escape_subject(value)) for name, value in given.items() if parts_in(value)}
-    if is_digest:
-        wanted = set(given.items())
+    wanted = set(given.items()) if is_digest else _as_in_keys(gate, given)
     stored = stored_keys(gate, prefixes_of(gate), containing=containing)
     return [each.key for each in stored if (parts := parts_of_key(each.key)) and (parts.type, parts.subject) in wanted]
+
+
+def _as_in_keys(gate: AppGate, given: Mapping[str, str]) -> set[tuple[str, str]]:
+    """The type and the text of each subject that the ``given`` ones are, as keys have them."""
+    found = {(subject.type, escape_subject(subject.value)) for subject in _subjects(gate, given)}
+    found |= {(name, escape_subject(_with_surrogates(value))) for name, value in given.items()}
+    if len(given.keys() - {EVERYONE.type}) > 1:  # a client may choose a part that looks like a whole subject
+        found -= {(name, escape_subject(value)) for name, value in given.items() if parts_in(value)}
+    return found
 
 
 def _with_surrogates(value: str) -> str:
