@@ -395,7 +395,7 @@ def _document_in(stored: StoredDocument) -> Document:
 def _change(
     what: str, entry: Override | Listing | str, author: str, reason: str, replaced: Override | Listing | None = None
 ) -> Change:
-    replaces = "" if replaced is None else f"{replaced} by {replaced.author}" if replaced.author else str(replaced)
+    replaces = "" if replaced is None else replaced.signed
     id_ = "" if isinstance(entry, str) else entry.id
     return Change(at=0, author=author, reason=reason, what=what, entry=str(entry), id=id_, replaces=replaces)
 

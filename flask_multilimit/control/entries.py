@@ -55,6 +55,11 @@ class _Entry(Written):
     until: Moment | None = None
     """When it ends: POSIX time; ``None``: it lasts."""
 
+    @property
+    def signed(self) -> str:
+        """The entry and its author, as the history names what was replaced."""
+        return f"{self} by {self.author}" if self.author else str(self)
+
 
 class Override(_Entry):
     """A change of a rule, of a limiter, of all limits of an endpoint, or of the limits of a subject; or an additional

@@ -108,8 +108,8 @@ class ControlFollower:
         """What is in force, with the entries of it that have ended; after a loss, also what was changed since."""
         self._partial_failure: Exception | None = None
         """Why ``take`` has left out a part of the document."""
-        self._undone: tuple[str, set[str]] = ("", set())
-        """The ids that were changed since the loss, up to a stamp."""
+        self._since_loss: tuple[str, list[Change]] = ("", [])
+        """What was changed since the loss, up to a stamp."""
         self._reported_missing = False
         self._next_end: float | None = None
         self._applied_at = 0.0
@@ -236,7 +236,7 @@ class ControlFollower:
         if known.stamp and _has_lost(known, found):
             if not is_older:
                 with suppress(ConfigurationError):  # both together may be too many
-                    document = self._without_undone(ours, found.stamp).updated_by(document)
+                    document = self._with_changes_since(ours, document, found.stamp)
             try:
                 self._put_back(ours if is_older else document, found)
             except StorageError:  # who may not write it back still applies what was changed since
@@ -257,19 +257,25 @@ class ControlFollower:
         if self._copy is not None:
             self._copy.write(found.stamp, found.run, found.text or "")
 
-    def _without_undone(self, ours: Document, stamp: str) -> Document:
-        """``ours`` without what was undone on a server that had lost later changes, and now has the ``stamp``."""
-        if self._undone[0] != stamp:  # who may not put anything back meets it at each look
-            known = written_at(self.in_force.stamp) / 1000  # what was undone before may have been imported again
+    def _with_changes_since(self, ours: Document, found: Document, stamp: str) -> Document:
+        """``ours`` with the changes that were made since on a server that had lost later ones, and now has ``found``,
+        with this ``stamp``. What else it has was undone or replaced before ``ours``, or was put back by a worker that
+        had missed that."""
+        known = written_at(self.in_force.stamp) / 1000  # what was undone before may have been imported again
+        if self._since_loss[0] != stamp:  # who may not put anything back meets it at each look
             try:
                 changes = self.store.history(MOST_CHANGES)
             except StorageError as error:
                 if error.no_reply:
                     raise
-                return ours  # it may not read the history
-            self._undone = (stamp, {each["id"] for each in changes if each["at"] > known})
-        # What was set since is among the ids, too: then its document has it.
-        return Document(tuple(each for each in ours.entries if each.id not in self._undone[1]))
+                return ours.updated_by(found)  # it may not read the history
+            self._since_loss = (stamp, [each for each in changes if each["at"] > known])
+        since = self._since_loss[1]
+        ids, replaced = {each["id"] for each in since}, {each["replaces"] for each in since}
+        kept = Document(tuple(each for each in ours.entries if not (each.id in ids or each.signed in replaced)))
+        if len(since) == MOST_CHANGES or any(each["what"] == "import" for each in since):
+            return kept.updated_by(found)  # the history does not have the ids of all changes
+        return kept.updated_by(Document(tuple(each for each in found.entries if each.id in ids or each.since > known)))
 
     def _put_back(self, document: Document, found: StoredDocument) -> None:
         """Write ``document``, which the server has lost, unless another process has done so. The next question reads
