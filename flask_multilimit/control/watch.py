@@ -108,6 +108,8 @@ class ControlFollower:
         """What is in force, with the entries of it that have ended; after a loss, also what was changed since."""
         self._partial_failure: Exception | None = None
         """Why ``take`` has left out a part of the document."""
+        self._unreadable = NEVER_WRITTEN
+        """The stamp of the newest document if it cannot be read, so that it is parsed once."""
         self._since_loss: tuple[str, list[Change]] = ("", [])
         """What was changed since the loss, up to a stamp."""
         self._reported_missing = False
@@ -206,10 +208,11 @@ class ControlFollower:
             )
 
     def _read_store(self) -> None:
-        found, read = self.store.read(self.in_force.stamp), time.monotonic()
+        seen = self._unreadable or self.in_force.stamp
+        found, read = self.store.read(seen), time.monotonic()
         self._answered_at = read
         self.in_force = known = self.in_force._replace(now=found.now, read=read)
-        if found.stamp != known.stamp:
+        if found.stamp != seen:
             with _without_collections(len(found.text or "")):
                 self._use_newest(found, read)
         else:
@@ -227,10 +230,10 @@ class ControlFollower:
         try:
             document = document_from(found.text) if found.text else EMPTY
         except ConfigurationError as error:
-            # Its stamp is kept, so that it is parsed once.
-            self.in_force = InForce(found.stamp, known.document, found.now, read, found.run)
+            self._unreadable, self.in_force = found.stamp, known._replace(run=found.run)
             self._fail(error)
             return
+        self._unreadable = NEVER_WRITTEN
         ours, is_older = known.document.at(found.now), written_at(found.stamp) <= written_at(known.stamp)
         # Also if nothing is in force any more: somebody who missed that may have a copy of what was undone.
         if known.stamp and _has_lost(known, found):
@@ -353,7 +356,7 @@ def _has_lost(known: InForce, found: StoredDocument) -> bool:
     """Whether a server that has ``found`` has lost a change that is ``known``. A document with a higher version is
     newer: a server that has lost its data counts from 1 again. If the server is on the same run, and has evicted
     nothing and become no replica since the last answer, nothing was lost: somebody has deleted the document."""
-    if version_of(found.stamp) > version_of(known.stamp):
+    if found.stamp == known.stamp or version_of(found.stamp) > version_of(known.stamp):
         return False
     return not known.run or known.run != found.run
 

@@ -136,6 +136,21 @@ class TestDocumentOnServer:
         with pytest.raises(ConfigurationError, match=message):
             shop.control.allow("198.51.100.7", lasting=True)
 
+    def test_worker_does_not_announce_the_version_of_a_document_that_it_cannot_read(
+        self, shop: Shop, redis_client: redis.Redis
+    ) -> None:
+        shop.control.deny("198.51.100.7", lasting=True)
+        before: Any = redis_client.hgetall(KEY)
+        redis_client.hset(KEY, mapping={"stamp": "2-newer", "document": '{"format": 2}'})
+
+        shop.follower.look()
+        assert shop.follower.version == 1
+
+        redis_client.hset(KEY, mapping=before)
+        shop.follower.look()
+        assert shop.control.problem is None
+        assert shop.denies()
+
     def test_broken_document_is_parsed_once(
         self, shop: Shop, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -8,9 +8,9 @@ import pytest
 from flask import Flask
 
 from control.conftest import Shop, shop_on
-from flask_multilimit.control import document
+from flask_multilimit.control import document, watch
 from flask_multilimit.control.store import StoreInStorage, version_of, written_at
-from flask_multilimit.engine import StorageError
+from flask_multilimit.engine import ConfigurationError, StorageError
 from flask_multilimit.insight.changes import document_in_force
 from flask_multilimit.serve.gate import gate_of
 from flask_multilimit.signals import control_changed
@@ -463,6 +463,27 @@ def test_import_after_the_loss_is_kept(shop: Shop, own_server: Server) -> None:
     ask_twice(shop)
 
     assert denied(shop) == {CLIENT}
+
+
+def test_worker_that_cannot_read_the_newest_document_does_not_undo_it_after_a_restart(
+    shop: Shop, own_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older = serving(own_server)
+    shop.control.deny("10.0.0.1", lasting=True)
+    until(lambda: stamp_in(older) == stamp_in(shop))
+    for each in (older, shop):
+        each.follower.close()
+    shop.control.deny(CLIENT, lasting=True)
+    shop.follower.close()
+    with monkeypatch.context() as patched:
+        patched.setattr(watch, "document_from", raising(ConfigurationError("a newer version has written it")))
+        older.follower.ask()
+
+    restart(own_server)
+    for each in (older, shop) * 2:
+        each.follower.ask()
+
+    assert denied(shop) == {"10.0.0.1", CLIENT}
 
 
 @pytest.mark.parametrize("first", ["who lifted it", "who missed that"])
