@@ -217,7 +217,13 @@ class ControlFollower:
                 self._use_newest(found, read)
         else:
             self.in_force = known._replace(run=found.run)
+            if not self._unreadable:
+                self._solve()
             self._prune(found.now)
+
+    def _solve(self) -> None:
+        """Forget why a document could not be read or put back."""
+        self.problem = self._partial_failure
 
     def _prune(self, now: float) -> None:
         """Put entries out of force that have ended by ``now``, and in force again if the clock has stepped back."""
@@ -252,8 +258,7 @@ class ControlFollower:
                 "Rate limits: the control document was deleted: no change is in force any more (there were: %d)",
                 len(ours.entries),
             )
-        if self.problem is not self._partial_failure:
-            self.problem = None
+        self._solve()
         if not self._apply(document, found.now):
             return
         self.in_force = InForce(found.stamp, document, found.now, read, found.run)
@@ -305,6 +310,7 @@ class ControlFollower:
             else:
                 if self.problem is self._partial_failure:
                     self.problem = None
+                self._partial_failure = None
             self._applied = current
         self.document, self._next_end, self._applied_at = document, current.next_end, now
         # With thousands of entries, one may end between any two questions.

@@ -17,6 +17,7 @@ from flask_multilimit.control import watch
 from flask_multilimit.control.control import NeedsForce, seconds_of
 from flask_multilimit.control.document import Document, document_from
 from flask_multilimit.control.entries import entry_from
+from flask_multilimit.engine import StorageError
 from flask_multilimit.engine.storage.redis.failures import storage_error
 from flask_multilimit.serve import applier
 from flask_multilimit.serve.gate import gate_of
@@ -150,6 +151,22 @@ class TestDocumentOnServer:
         shop.follower.look()
         assert shop.control.problem is None
         assert shop.denies()
+
+    @pytest.mark.parametrize("entries", [[ENTRY], [ENTRY, CLASH]], ids=["all apply", "one does not fit the app"])
+    def test_problem_of_the_storage_ends_with_it_and_what_does_not_fit_the_app_remains(
+        self, shop: Shop, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch, entries: list[Any]
+    ) -> None:
+        redis_client.hset(KEY, mapping={"stamp": "9-a", "document": json.dumps({"format": 1, "entries": entries})})
+        shop.follower.look()
+        problem = str(shop.control.problem)
+        with monkeypatch.context() as patched:
+            patched.setattr(shop.follower.store, "read", raising(StorageError("this user has no permission")))
+            shop.follower.look()
+            assert "permission" in str(shop.control.problem)
+
+        shop.follower.look()
+
+        assert str(shop.control.problem) == problem
 
     def test_broken_document_is_parsed_once(
         self, shop: Shop, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
