@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from ipaddress import IPv4Address, IPv6Address
 from uuid import UUID
 
@@ -15,6 +16,7 @@ from ..declare.subjects import (
     LimitType,
     Named,
     Subject,
+    parts_with_names,
     spellings,
     subjects_from,
     subjects_given,
@@ -37,7 +39,7 @@ ALL_ANONYMOUS = Subject(ANONYMOUS, "")
 """Stands for all clients that are not logged in, if ``MULTILIMIT_ANONYMOUS_USER`` is ``shared``."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Client:
     """A subject, a network of them, or several subjects that a request has together."""
 
@@ -71,9 +73,15 @@ class Client:
         """Whether a digest stands for it, as in keys of long subjects: its bans can be lifted, and no more is known."""
         return any(map(is_digest, self.given.values()))
 
+    @cached_property
+    def listed_as(self) -> tuple[Subject, ...]:
+        """How lists may name it: each subject, or a part that its type tells apart, in each spelling."""
+        subjects = [*map(Subject._make, self.given.items()), *parts_with_names(value_of(self.parts))]
+        return tuple(each for one in subjects for each in spellings(one))
+
     def is_called(self, who: Who) -> bool:
         """Whether ``who`` names one of its subjects."""
-        return any((who.type_name, who.value) in spellings(Subject(*each)) for each in self.given.items())
+        return (who.type_name, who.value) in self.listed_as
 
     @property
     def shown(self) -> str:
@@ -138,7 +146,11 @@ def client_named(
 def client_with(gate: AppGate, given: Mapping[str, str]) -> Client:
     """The client whose requests have the ``given`` subjects, by type, together."""
     counted = {name: gate.subjects.counted(Subject(name, value)).value for name, value in given.items()}
-    return Client(counted, address=given.get(LimitType.IP.value, "").partition("/")[0])
+    return Client(counted, address=_address_in(given))
+
+
+def _address_in(given: Mapping[str, str]) -> str:
+    return (given.get(LimitType.IP.value) or given.get(ANONYMOUS, "")).partition("/")[0]
 
 
 def client_of(gate: AppGate, type_name: str, value: str) -> Client:
@@ -149,7 +161,7 @@ def client_of(gate: AppGate, type_name: str, value: str) -> Client:
     except ConfigurationError:
         who = None
     if parts := gate.plans.parts_of(Subject(type_name, value)):
-        return Client({type_name: value_of(parts)}, None, parts)
+        return Client({type_name: value_of(parts)}, None, parts, address=_address_in(dict(parts)))
     if type_name == LimitType.IP.value:
         if who is not None and who.network is not None and client_in(who.network, gate.settings.ipv6_prefix) is None:
             return Client({}, who)
@@ -262,8 +274,7 @@ def listed_of(gate: AppGate, client: Client) -> Listed | None:
     resolve = gate.subjects.given(client.given)
 
     def subjects_of(type_name: str) -> Iterator[Subject]:
-        if type_name in client.given:
-            yield Subject(type_name, client.given[type_name])
+        yield from (each for each in client.listed_as if each.type == type_name)
         yield from gate.plans.subjects_called(type_name, resolve)
 
     return lists.of_client(client.address, subjects_of)

@@ -417,12 +417,11 @@ def _is_about(who: Who | None, client: Client) -> bool:
     """Whether ``who`` is a subject of ``client``, its address, or a network that contains this, or one in it."""
     if who is None or who.network is None:
         return who is not None and client.is_called(who)
-    if client.who is None:  # it is several subjects, or its address has a port
+    own = None if client.who is None else client.who.network
+    if own is None:  # it is several subjects, a user who is not logged in, or its address has a port
         address = number_of(client.address)
         return address is not None and who.network.has(address)
-    if client.who.network is None:
-        return False
-    wider, within = sorted((who.network, client.who.network), key=lambda each: each.prefixlen)
+    wider, within = sorted((who.network, own), key=lambda each: each.prefixlen)
     return wider.has((within.version, within.first))  # networks overlap only if one contains the other
 
 

@@ -619,6 +619,33 @@ def test_standing_knows_the_entries_about_a_client_that_they_write_in_another_wa
     assert (found.state, len(found.entries)) == ("denied", 1)
 
 
+@pytest.mark.parametrize("denied", ["user:ada", "203.0.113.0/24", "tenant:bob"])
+def test_standing_of_several_parts_knows_the_entries_about_each_of_them(denied: str) -> None:
+    app = Flask("shop")
+    MultiLimit(app, user_loader=lambda: "ada")
+    parts = (USER, IP, lambda: request.headers["X-Key"])
+    app.add_url_rule("/", "show", rate_limiter(type=parts, name="tenant", rules="1/minute")(view()))
+    entry = control_of(app).deny(denied, for_="1h")
+    assert statuses(app, "/", environ_base=CLIENT, headers={"X-Key": "bob"}) == [403]
+
+    found = why(app, 'tenant:[["user", "ada"], ["ip", "203.0.113.7"], ["tenant", "bob"]]')
+
+    assert (found.state, found.lift) == ("denied", (f"flask multilimit unset {entry.id}",))
+    assert [each.id for each in found.entries] == [entry.id]
+
+
+def test_standing_of_a_client_that_is_not_logged_in_knows_the_entries_about_its_address() -> None:
+    app = Flask("shop")
+    MultiLimit(app, user_loader=lambda: None)
+    app.add_url_rule("/", "show", rate_limiter(type=USER, rules="1/minute")(view()))
+    entry = control_of(app).ban("203.0.113.0/24", for_="1h")
+
+    found = why(app, "anonymous:203.0.113.7")
+
+    assert (found.state, [each.id for each in found.entries]) == ("banned", [entry.id])
+    assert found.lift == ("flask multilimit unban 203.0.113.0/24",)
+
+
 def test_refusing_limit_comes_first_with_a_reset_command_that_works(app: Flask) -> None:
     counted(app, *["/search"] * 5, "/quote")
 
