@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property, lru_cache
 from hashlib import blake2b
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from flask import Flask, Request
@@ -56,6 +56,9 @@ from .sources import (
     scope_of,
     stack_on,
 )
+
+if TYPE_CHECKING:
+    from ..control.entries import Override
 
 _REDIRECT = Plan(UNMATCHED_SCOPE, None, ())
 """The plan of a request that the router redirects: free, unless something else answers it before."""
@@ -118,10 +121,19 @@ class Plans:
         for stack in (found() for found in self._services.keyrefs()):  # other threads may add some meanwhile
             if stack is not None:
                 made = list(self._services[stack])
-                with suppress(ConfigurationError):  # its next call ignores overrides that do not fit it
+                try:
                     plans._services[stack] = {known: plans._make_service(stack, known) for known in made}
+                except ConfigurationError:  # its next call ignores overrides that do not fit it
+                    plans._reject_unfit(stack, made)
         reject_mixed(plans.made)
         return plans
+
+    def _reject_unfit(self, stack: Stack, methods: Iterable[str | None]) -> None:
+        """Raise :class:`ConfigurationError` for an override that names this function, and so is for nothing else."""
+        _, unfit = self._fitting(stack.where, lambda plans: [plans._make_service(stack, each) for each in methods])
+        for each in self.overrides.entries:
+            if each.id in unfit and each.endpoint == stack.where:
+                raise unfit[each.id]
 
     def _with(self, overrides: Overrides) -> Plans:
         return Plans(
@@ -348,10 +360,15 @@ class Plans:
         except ConfigurationError as error:
             if self.declared is self:
                 raise
-            wanted = self.overrides.at(scope).entries
-            kept, _ = fitting(wanted, lambda some: make(self._with(self.overrides.only(some))))
+            kept, _ = self._fitting(scope, make)
             self.overrides.report_unfit(scope, error)
             return make(self._with(self.overrides.only(kept)))
+
+    def _fitting(
+        self, scope: str, make: Callable[[Plans], object]
+    ) -> tuple[Sequence[Override], Mapping[str, ConfigurationError]]:
+        """The overrides of a function or a check that fit it, and by id why the others do not."""
+        return fitting(self.overrides.at(scope).entries, lambda some: make(self._with(self.overrides.only(some))))
 
     def _checked(self, plan: Plan) -> Plan:
         """``plan``. Raises :class:`ConfigurationError` if it limits users and the app does not say who they are."""

@@ -334,6 +334,18 @@ class TestOtherLimits:
         assert shop.statuses(2) == [200, 429]
         assert shop.statuses(2, "/send") == [200, 429]
 
+    def test_override_that_does_not_fit_the_function_that_it_names_is_an_error_where_that_was_called(
+        self, shop: Shop
+    ) -> None:
+        send = rate_limiter(rules="2/minute", type=IP)(view())
+        shop.app.add_url_rule("/send", "send", lambda: send())  # noqa: PLW0108
+        assert shop.statuses(1, "/send") == [200]
+
+        with pytest.raises(ConfigurationError, match="timeout is for concurrency limits"):
+            shop.control.override(
+                f"{send.__module__}:{send.__qualname__}", rule="ip-60s", rules={"timeout": 9}, lasting=True
+            )
+
     def test_override_of_a_function_stays_in_force_beside_one_that_does_not_fit(self, shop: Shop) -> None:
         @rate_limiter(rules="9/minute", type=IP, charge_when=lambda _: True)
         def send() -> str:
