@@ -317,13 +317,17 @@ class Subjects:
         """``subject`` as limits count it: an address by its network."""
         if subject.type == LimitType.IP.value:
             return Subject(subject.type, network_of(subject.value, self._ipv6_prefix))
-        return subject if subject.type in {ANONYMOUS, EVERYONE.type} or "+" in subject.type else _own(*subject)
+        return subject if known_id(subject) != subject.value else _own(*subject)
 
     def clients_from(self, given: object) -> dict[str, str]:
-        """As :func:`subjects_from`; none if nobody is given. Raises as :meth:`require_clients`, too."""
+        """As :func:`subjects_from`, of what the app knows; none if nobody is given. Raises as :meth:`require_clients`,
+        too."""
         found = {} if given is None else subjects_from(given)
         self.require_clients(found)
-        return found
+        # A client may have chosen what counted() takes for the form of another id.
+        return {
+            name: keys.own_form(name, value) if value.startswith(keys.TEXT) else value for name, value in found.items()
+        }
 
     def require_clients(self, given: Mapping[str, str]) -> None:
         """Raise :class:`ConfigurationError` for a misspelled address among the ``given`` subjects, and for a network
@@ -376,30 +380,23 @@ class Subjects:
 
 
 def _own(name: str, value: str) -> Subject:
-    """The subject with an id that a client may have chosen. What looks like several parts, or like a digest, gets
-    another form, which names no other client: a subject with these may have the same key, or the same name."""
-    is_odd = len(parts_in(value)) > 1 or keys.is_digest(value)
-    return Subject(name, f"{_TEXT}{value}" if is_odd else value)
-
-
-_TEXT = "text:"
+    """The subject with an id that a client may have chosen."""
+    return Subject(name, keys.own_form(name, value))
 
 
 def known_id(subject: Subject) -> str:
     """The id of ``subject`` as the app knows it."""
-    if not subject.value.startswith(_TEXT):
-        return subject.value
-    known = subject.value.removeprefix(_TEXT)
-    return known if _own(subject.type, known) == subject else subject.value
+    return keys.known_form(*subject)
 
 
 def spellings(subject: Subject) -> tuple[Subject, ...]:
-    """``subject``, and the same with the id that the app knows: entries may name either. But of a type of one's own,
-    what looks like several parts names a subject that has them."""
+    """``subject``, and the same with the id that the app knows: entries may name either, unless that is how another
+    subject is listed. Of a type of one's own, what looks like several parts names a subject that has them."""
     known = known_id(subject)
-    if known == subject.value or (subject.type != LimitType.USER.value and parts_in(known)):
+    if known == subject.value or keys.known_form(subject.type, known) != known:
         return (subject,)
-    return subject, Subject(subject.type, known)
+    is_whole = subject.type != LimitType.USER.value and parts_in(known)
+    return (subject,) if is_whole else (subject, Subject(subject.type, known))
 
 
 def _combined(types: tuple[SingleType, ...], name: str | None, parts: Sequence[Subject | None]) -> Subject | None:
@@ -414,14 +411,7 @@ def value_of(parts: Sequence[Subject | None]) -> str:
 
 def parts_in(value: str) -> tuple[Subject, ...]:
     """The parts of a subject of several types from its ``value`` in the storage; none if that is something else."""
-    if not value.startswith("[["):
-        return ()
-    try:
-        found = json.loads(value)
-    except (ValueError, RecursionError):  # a client may have chosen the value
-        return ()
-    is_whole = all(isinstance(each, list) and list(map(type, each)) == [str, str] for each in found)
-    return tuple(Subject(*each) for each in found) if is_whole else ()
+    return tuple(Subject(*each) for each in keys.pairs_in(value))
 
 
 def parts_with_names(value: str) -> tuple[Subject, ...]:

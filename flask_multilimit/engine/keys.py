@@ -12,6 +12,7 @@ bytes is replaced by a ``*``, which encoded text never contains, and a digest.
 
 from __future__ import annotations
 
+import json
 import re
 from hashlib import blake2b
 from socket import AF_INET6, inet_pton
@@ -68,6 +69,40 @@ def is_digest(subject: str) -> bool:
     return subject.startswith("*") and re.fullmatch(_DIGEST, subject) is not None
 
 
+def pairs_in(value: str) -> list[list[str]]:
+    """The types and values of the parts of a subject of several types, from its ``value``; none if that is something
+    else."""
+    if not value.startswith("[["):
+        return []
+    try:
+        found = json.loads(value)
+    except (ValueError, RecursionError):  # a client may have chosen the value
+        return []
+    is_whole = all(isinstance(each, list) and list(map(type, each)) == [str, str] for each in found)
+    return found if is_whole else []
+
+
+TEXT = "text:"
+"""Begins the form of an id that looks like something else (:func:`own_form`)."""
+_FORMS = rf"(?:{TEXT})*"
+
+
+def own_form(type_name: str, value: str) -> str:
+    """``value``, an id that a client may have chosen, in a form that names no other client. What looks like several
+    parts, like a digest, or like this form of these, gets another one: a subject with these may have the same key, or
+    the same name."""
+    if not value.startswith(("[[", "*", TEXT)) or type_name in _FOUND or "+" in type_name:
+        return value
+    plain = re.sub(_FORMS, "", value, count=1)
+    return f"{TEXT}{value}" if len(pairs_in(plain)) > 1 or is_digest(plain) else value
+
+
+def known_form(type_name: str, value: str) -> str:
+    """The id of which ``value`` is the :func:`own_form`; ``value`` if it is none that differs from its id."""
+    known = value.removeprefix(TEXT)
+    return known if known != value and own_form(type_name, known) == value else value
+
+
 def escape_scope(scope: str) -> str:
     return escape(scope, MAX_SCOPE) or EMPTY
 
@@ -83,6 +118,8 @@ NAMES = 'give TYPE:VALUE, such as "user:42", "ip:203.0.113.7" or "api_key:key-0"
 
 
 _USUAL_TYPES = {"ip", "user", "anonymous"}
+_FOUND = {"ip", "anonymous", "default"}
+"""Types whose subjects have no id."""
 RESERVED_TYPES = frozenset({*_USUAL_TYPES, "default", "global"})
 """Names that a type of one's own must not have."""
 

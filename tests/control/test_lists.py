@@ -37,6 +37,13 @@ def test_denied_user_with_an_odd_id_is_refused(shop: Shop, user: str) -> None:
     assert shop.statuses(1, "/open", user=user) == [403]
 
 
+@pytest.mark.parametrize("named", ["user:{}", "user:text:{}"])
+def test_entry_about_a_user_with_an_odd_id_is_not_about_one_that_chose_how_it_is_listed(shop: Shop, named: str) -> None:
+    user = f"*{'0a' * 20}"
+    shop.control.deny(named.format(user), lasting=True)
+    assert [shop.statuses(1, "/open", user=each) for each in (user, f"text:{user}")] == [[403], [200]]
+
+
 def test_denied_client_gets_the_status_of_its_entry(shop: Shop) -> None:
     shop.control.deny("198.51.100.7", status=429, lasting=True)
     answer = shop.ask("/open")

@@ -95,6 +95,17 @@ def test_reset_of_several_subjects_leaves_another_alone_that_one_of_them_looks_l
     assert statuses(app, "/one?document=a") == [429]
 
 
+@pytest.mark.parametrize("odd", ['[["ip", "203.0.113.9"], ["name", "ada"]]', f"*{'0a' * 20}"])
+def test_client_that_chose_how_storage_has_such_a_subject_is_not_charged_to_it(
+    app: Flask, multilimit: MultiLimit, odd: str
+) -> None:
+    chosen, by_name = [odd, f"text:{odd}", f"text:text:{odd}"], {"type": lambda: request.args["name"], "name": "name"}
+    for each in chosen:
+        with app.test_request_context("/open", query_string={"name": each}):
+            assert multilimit.check("1/minute", scope="search", **by_name).allowed  # type: ignore[arg-type]
+            assert not multilimit.check("1/minute", scope="search", subject=f"name:{each}").allowed  # the same
+
+
 def test_subject_that_looks_like_several_parts_is_not_charged_to_these_in_another_check(
     app: Flask, multilimit: MultiLimit
 ) -> None:
