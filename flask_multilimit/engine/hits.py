@@ -22,6 +22,7 @@ from .keys import (
     TYPE_PATTERN,
     HashTag,
     escape_subject,
+    own_form,
     stem_of,
     stem_of_subject,
     type_and_value,
@@ -345,6 +346,7 @@ def hits_for(
     if not TYPE_PATTERN.fullmatch(type_):
         raise ConfigurationError(f"subject={brief(subject)}: its type must match {TYPE_PATTERN.pattern}")
     check_hash_tag(hash_tag)
+    value = own_form(type_, value)
     stem = stem_of_subject(stem_of(prefix, scope, hash_tag), type_, escape_subject(value), hash_tag)
     origin = Origin(scope, type_, value, settle)
     make = settled_hit if settle else Hit

@@ -15,6 +15,7 @@ from ..declare.unwrap import name_of
 from ..engine import ConfigurationError, Decision, Hit, Limiter, Rule
 from ..engine.errors import brief
 from ..engine.hits import BanHit, Hits
+from ..engine.keys import own_form
 
 RulesOf = Callable[[DynamicRules, Subject], tuple[Rule, ...] | None]
 
@@ -148,7 +149,8 @@ class AppliedLimits:
         if known is not None and known[0] == subject:
             latest: AppliedLimits = known[1]
             return latest
-        made = cls([Applied(_ELSEWHERE, Subject(*each), hits) for each in subjects_from(subject).items()], made=hits)
+        named = subjects_from(subject).items()
+        made = cls([Applied(_ELSEWHERE, Subject(name, own_form(name, id_)), hits) for name, id_ in named], made=hits)
         if isinstance(subject, (str, tuple)):  # it stays the same
             hits.cache[cls] = (subject, made)
         return made

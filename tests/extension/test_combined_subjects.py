@@ -9,6 +9,7 @@ from click.testing import Result
 from flask import Flask, request
 
 from flask_multilimit import ConfigurationError, LimitType, MultiLimit, rate_limiter
+from flask_multilimit.engine import hits_for
 from flask_multilimit.testing import exhaust
 from support.asking import statuses, view
 from support.doubles import RecordingStorage
@@ -104,6 +105,17 @@ def test_client_that_chose_how_storage_has_such_a_subject_is_not_charged_to_it(
         with app.test_request_context("/open", query_string={"name": each}):
             assert multilimit.check("1/minute", scope="search", **by_name).allowed  # type: ignore[arg-type]
             assert not multilimit.check("1/minute", scope="search", subject=f"name:{each}").allowed  # the same
+            hits = hits_for("1/minute", scope="search", subject=f"name:{each}")
+            assert not multilimit.check_hits(hits, scope="search", subject=f"name:{each}").allowed
+
+
+def test_subject_of_a_task_that_looks_like_several_parts_is_not_charged_to_these(
+    app: Flask, multilimit: MultiLimit
+) -> None:
+    with app.app_context():
+        assert multilimit.check("1/minute", scope="search", subject=["ip:203.0.113.9", "name:ada"]).allowed
+        hits = hits_for("1/minute", scope="search", subject='name:[["ip", "203.0.113.9"], ["name", "ada"]]')
+        assert multilimit.limiter.check(hits).allowed
 
 
 def test_subject_that_looks_like_several_parts_is_not_charged_to_these_in_another_check(

@@ -19,7 +19,7 @@ from flask import Flask, request
 from flask_multilimit import IP, USER, Ban, ConfigurationError, LimitType, MultiLimit, Rule, rate_limiter
 from flask_multilimit.dashboard import Dashboard
 from flask_multilimit.declare.subjects import Subject
-from flask_multilimit.engine import Decision, Hit, MemoryStorage, StorageError
+from flask_multilimit.engine import Decision, Hit, MemoryStorage, StorageError, hits_for
 from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.insight.bans import bans, reset, unban
 from flask_multilimit.insight.changes import entries
@@ -540,6 +540,18 @@ def test_why_names_functions_and_checks_that_refused_the_client() -> None:
     (reset,) = found.lift
     command(app, *reset.split()[2:], "--yes")
     assert statuses(app, "/mail", "/invite", environ_base=CLIENT) == [200, 200]
+
+
+def test_why_knows_the_refusals_of_hits_whose_subject_looks_like_a_digest() -> None:
+    app, who = app_on(), f"api_key:*{'0a' * 20}"
+    with app.app_context():
+        for _ in range(2):
+            app.extensions["multilimit"].check_hits(
+                hits_for("1/minute", scope="send", subject=who), scope="send", subject=who
+            )
+    pass_a_second(app)
+
+    assert [each.endpoint for each in why(app, who.replace(":", ":text:")).refusals] == ["send"]
 
 
 def test_why_knows_an_endpoint_whose_name_traffic_cuts_off(app: Flask) -> None:
