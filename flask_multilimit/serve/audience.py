@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from flask import Flask
 
-from ..declare.subjects import EVERYONE, Subject
+from ..declare.subjects import EVERYONE, Subject, known_id
 from ..engine import BanStatus, ConfigurationError, Decision, Health, Limiter, StorageError
 from ..engine.errors import brief
 from ..engine.reply import ALLOWED
@@ -196,7 +196,7 @@ def report(
 
 def send_signals(app: Flask, decision: Decision, scope: str, applied: AppliedLimits) -> None:
     """Send the signals of a decided check."""
-    subjects = {each.subject.type: each.subject.value for each in applied.limiters}
+    subjects = {each.subject.type: known_id(each.subject) for each in applied.limiters}
     arguments = {"decision": decision, "endpoint": scope, "subjects": subjects}
     notify(limits_checked, app, **arguments)
     if decision.shadowed:
@@ -234,7 +234,7 @@ def report_bans(app: Flask, settings: Settings, decision: Decision, scope: str, 
                 app,
                 endpoint=scope,
                 limiter=limiter,
-                subject=subject.value,
+                subject=known_id(subject),
                 until=time() + ban.retry_after,
                 level=ban.level,
                 decision=decision,

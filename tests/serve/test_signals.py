@@ -10,9 +10,10 @@ from blinker import NamedSignal
 from flask import Flask, abort, request
 from flask.testing import FlaskClient
 
-from flask_multilimit import Decision, LimitType, MultiLimit, RateLimitExceeded, rate_limiter, signals
+from flask_multilimit import Ban, Decision, LimitType, MultiLimit, RateLimitExceeded, rate_limiter, signals
 from flask_multilimit.declare.unwrap import name_of
-from flask_multilimit.signals import limits_checked, log_once_a_minute, request_rejected
+from flask_multilimit.signals import limit_event, limits_checked, log_once_a_minute, request_rejected, subject_banned
+from support.asking import heard, statuses
 from support.doubles import raising
 
 
@@ -81,6 +82,20 @@ def test_signal_has_app_endpoint_and_subjects(app: Flask, sent: list[Sent]) -> N
         "tenant": "t1",
         "default": "",
     }
+
+
+def test_signals_and_events_name_the_id_that_the_app_knows(app: Flask, sent: list[Sent]) -> None:
+    """Also if it looks like a digest, so that storage has another form of it."""
+    user = f"*{'0a' * 20}"
+    MultiLimit(app, user_loader=lambda: user)
+    app.add_url_rule("/", "view", rate_limiter(type=LimitType.USER, rules="1/minute", ban=Ban(after=1))(lambda: "ok"))
+
+    with heard(app, limit_event) as events, heard(app, subject_banned) as banned:
+        statuses(app, *["/"] * 2)
+
+    assert [each.subjects for each in sent] == [{"user": user}] * 3
+    assert [each["event"].subjects for _, each in events] == [{"user": user}] * 2
+    assert [each["subject"] for _, each in banned] == [user]
 
 
 def test_signal_has_no_subject_of_a_limiter_that_does_not_apply(limited_app: Flask, sent: list[Sent]) -> None:
