@@ -25,7 +25,7 @@ from ..engine.hits import LARGEST_COST, BanHit, Hits, Origin, ban_hit, part_in_k
 from ..engine.keys import HashTag, escape_subject, stem_of, stem_of_key, stem_of_subject
 from ..engine.rules import NAME
 from .hits import REQUEST, About, Applied, AppliedLimits, RulesOf, strictest
-from .overrides import NamedRule, Overrides, SpecialSubjects, change_rules, fitting, rules_of_subject
+from .overrides import NamedRule, Overrides, SpecialSubjects, as_far_as_they_fit, change_rules, rules_of_subject
 
 if TYPE_CHECKING:
     from ..control.entries import Override
@@ -363,7 +363,8 @@ class Planner:
         planner = replace(self, dynamic={})  # nobody asks these for rules
         for each in declarations:
             planned = planner._limiter(each, scope, each.methods_in_key, _Names(()))
-            yield from _overridden((scope, each.scope or scope), [planned], self.overrides)
+            scopes = (scope, each.scope or scope)
+            yield from as_far_as_they_fit(self.overrides, scopes, partial(_overridden, scopes, [planned]))
 
     def place_of(self, declaration: Declaration, scope: str, methods: str) -> Place:
         return declaration.key or self.prefix, declaration.scope or scope, declaration.hash_tag, methods
@@ -504,11 +505,8 @@ def revised(hits: Hits, overrides: Overrides) -> Hits | None:
     for origin, same in _by_limiter(hits):
         changed = same
         if origin is not None:
-            try:
-                changed = _revised(same, origin, hits.scope, overrides)
-            except ConfigurationError as error:
-                overrides.report_unfit(origin.scope, error)
-                changed = _revised_by_fitting(same, origin, hits.scope, overrides)
+            scopes = (origin.scope,) if hits.scope is None else (hits.scope, origin.scope)
+            changed = as_far_as_they_fit(overrides, scopes, partial(_revised, same, origin, scopes))
         keys = tuple(hit.key for hit in changed if hit.rule.count)
         new_keys |= {hit.key: keys for hit in same if hit.key not in keys}
         found += changed
@@ -536,9 +534,8 @@ def _by_limiter(hits: Iterable[Hit]) -> Iterator[tuple[Origin | None, tuple[Hit,
         yield origin, tuple(same)
 
 
-def _revised(hits: tuple[Hit, ...], origin: Origin, scope: str | None, overrides: Overrides) -> tuple[Hit, ...]:
+def _revised(hits: tuple[Hit, ...], origin: Origin, scopes: Sequence[str], overrides: Overrides) -> tuple[Hit, ...]:
     """The hits of one limiter after ``overrides``. Raises :class:`ConfigurationError`."""
-    scopes = _scopes_of(origin, scope)
     limits = [hit for hit in hits if not isinstance(hit, BanHit)]
     bans = [hit for hit in hits if isinstance(hit, BanHit)]
     if not limits:
@@ -556,20 +553,6 @@ def _revised(hits: tuple[Hit, ...], origin: Origin, scope: str | None, overrides
         return hits
     made_bans = (ban_hit(cast("BanRule", hit.rule).ban, stem, made, hit.name) for hit in bans)
     return strictest([*made, *(replace(ban, origin=origin) for ban in made_bans)])
-
-
-def _scopes_of(origin: Origin, scope: str | None) -> tuple[str, ...]:
-    return (origin.scope,) if scope is None else (scope, origin.scope)
-
-
-def _revised_by_fitting(
-    hits: tuple[Hit, ...], origin: Origin, scope: str | None, overrides: Overrides
-) -> tuple[Hit, ...]:
-    def revise(some: Iterable[Override]) -> tuple[Hit, ...]:
-        return _revised(hits, origin, scope, overrides.only(some))
-
-    kept, _ = fitting(overrides.at(*_scopes_of(origin, scope)).entries, revise)
-    return revise(kept)
 
 
 def _revised_ban(ban: BanHit, origin: Origin, scopes: Sequence[str], overrides: Overrides) -> BanHit | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
 from functools import cached_property
 from math import floor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..declare.addresses import Networks, Who
 from ..declare.decorators import rate_limiter
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ..declare.data import WrittenRule
 
 NamedRule = tuple[str, Rule]
+T = TypeVar("T")
 MOST_UNFIT = 100
 """The most functions and checks for which it is logged that overrides do not fit."""
 _logger = SafeLogger()
@@ -108,6 +109,17 @@ def fitting(
         return keep(keep(kept, candidates[:middle]), candidates[middle:])
 
     return keep((), overrides), unfit
+
+
+def as_far_as_they_fit(overrides: Overrides, scopes: Sequence[str], make: Callable[[Overrides], T]) -> T:
+    """What ``make`` returns with ``overrides``, or, if it does not accept all of those of ``scopes``, with those that
+    it accepts. The last scope is that of the function or check, which is known only when it is called."""
+    try:
+        return make(overrides)
+    except ConfigurationError as error:
+        kept, _ = fitting(overrides.at(*scopes).entries, lambda some: make(overrides.only(some)))
+        overrides.report_unfit(scopes[-1], error)
+        return make(overrides.only(kept))
 
 
 def _where_added(override: Override) -> str:

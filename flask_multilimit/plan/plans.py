@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import cached_property, lru_cache
 from hashlib import blake2b
@@ -45,7 +45,7 @@ from .checks import (
     reject_unserved,
 )
 from .endpoint import Place, Plan, Planner
-from .overrides import Overrides, fitting
+from .overrides import Overrides, as_far_as_they_fit, fitting
 from .sources import (
     METHODS,
     UNMATCHED_SCOPE,
@@ -130,7 +130,13 @@ class Plans:
 
     def _reject_unfit(self, stack: Stack, methods: Iterable[str | None]) -> None:
         """Raise :class:`ConfigurationError` for an override that names this function, and so is for nothing else."""
-        _, unfit = self._fitting(stack.where, lambda plans: [plans._make_service(stack, each) for each in methods])
+
+        def make(some: Iterable[Override]) -> None:
+            plans = self._with(self.overrides.only(some))
+            for each in methods:
+                plans._make_service(stack, each)
+
+        _, unfit = fitting(self.overrides.at(stack.where).entries, make)
         for each in self.overrides.entries:
             if each.id in unfit and each.endpoint == stack.where:
                 raise unfit[each.id]
@@ -355,20 +361,13 @@ class Plans:
     def _elsewhere(self, scope: str, make: Callable[[Plans], Plan]) -> Plan:
         """The plan of a function or a check, which is known only when it is called. Overrides that do not fit it are
         ignored there, which is logged once."""
-        try:
+        if self.declared is self:
             return make(self)
-        except ConfigurationError as error:
-            if self.declared is self:
-                raise
-            kept, _ = self._fitting(scope, make)
-            self.overrides.report_unfit(scope, error)
-            return make(self._with(self.overrides.only(kept)))
 
-    def _fitting(
-        self, scope: str, make: Callable[[Plans], object]
-    ) -> tuple[Sequence[Override], Mapping[str, ConfigurationError]]:
-        """The overrides of a function or a check that fit it, and by id why the others do not."""
-        return fitting(self.overrides.at(scope).entries, lambda some: make(self._with(self.overrides.only(some))))
+        def make_with(some: Overrides) -> Plan:
+            return make(self if some is self.overrides else self._with(some))
+
+        return as_far_as_they_fit(self.overrides, (scope,), make_with)
 
     def _checked(self, plan: Plan) -> Plan:
         """``plan``. Raises :class:`ConfigurationError` if it limits users and the app does not say who they are."""

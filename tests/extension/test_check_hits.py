@@ -1,6 +1,7 @@
 """`check_hits`: the MultiLimit of the app checks hits that another extension makes."""
 
 import json
+from functools import partial
 from typing import Any
 
 import pytest
@@ -8,6 +9,8 @@ from flask import Flask
 
 from flask_multilimit import MultiLimit, RateLimiter, current_decision, rate_limiter
 from flask_multilimit.engine import Hits, hits_for
+from flask_multilimit.insight.limits import limiters_of
+from flask_multilimit.serve.gate import gate_of
 from flask_multilimit.signals import limits_checked
 
 
@@ -78,3 +81,18 @@ def test_limits_of_an_extension_are_listed_once_at_their_endpoint(app: Flask) ->
         ("plan-3600s", "plan", "mail plans")
     ]
     assert static["limits"] == []
+
+
+def test_override_that_fits_limits_of_an_extension_is_listed_beside_one_that_does_not(app: Flask) -> None:
+    multilimit = MultiLimit(app)
+    limits = [rate_limiter("5/minute; 9/hour", type=lambda: "ann", name="plan")]
+    multilimit.add_listing(lambda _, endpoint: {"mail plans": limits} if endpoint == "index" else {})
+    app.add_url_rule("/", "index", lambda: "ok")
+    with app.app_context():
+        override = partial(multilimit.control.override, "index", lasting=True, force=True)
+        override(rule="plan-60s", rules={"timeout": 9})
+        override(rule="plan-3600s", rules="2/hour")
+
+    listed = {name: rule.count for each in limiters_of(gate_of(app)) for name, rule in each.planned.rules}
+
+    assert listed == {"plan-60s": 5, "plan-3600s": 2}
