@@ -232,7 +232,8 @@ class Recorder:
         found: dict[str, str] = {}
         for type_, value in subjects.items():
             parts = self._gate.plans.parts_of(Subject(type_, value))
-            found = {**dict(parts), **found} if parts else {**found, type_: value}
+            one = self._gate.subjects.counted(Subject(type_, value))  # as a part has it
+            found = {**dict(parts), **found} if parts else {**found, type_: one.value}
         found.pop(EVERYONE.type, None)
         return found
 

@@ -390,13 +390,9 @@ def known_id(subject: Subject) -> str:
 
 
 def spellings(subject: Subject) -> tuple[Subject, ...]:
-    """``subject``, and the same with the id that the app knows: entries may name either, unless that is how another
-    subject is listed. Of a type of one's own, what looks like several parts names a subject that has them."""
-    known = known_id(subject)
-    if known == subject.value or keys.known_form(subject.type, known) != known:
-        return (subject,)
-    is_whole = subject.type != LimitType.USER.value and parts_in(known)
-    return (subject,) if is_whole else (subject, Subject(subject.type, known))
+    """``subject``, and the same by its name: entries may name either."""
+    name = keys.name_of(*subject)
+    return (subject,) if name == subject.value else (subject, Subject(subject.type, name))
 
 
 def _combined(types: tuple[SingleType, ...], name: str | None, parts: Sequence[Subject | None]) -> Subject | None:

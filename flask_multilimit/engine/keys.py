@@ -103,6 +103,16 @@ def known_form(type_name: str, value: str) -> str:
     return known if known != value and own_form(type_name, known) == value else value
 
 
+def name_of(type_name: str, value: str) -> str:
+    """How entries, signals and events name the id of which ``value`` is the form: as the app knows it, unless that is
+    the form of another id. Of a type of one's own, what looks like several parts names a subject that has them."""
+    known = known_form(type_name, value)
+    if known == value:
+        return value
+    is_of_parts = type_name != "user" and pairs_in(known)
+    return value if is_of_parts or known_form(type_name, known) != known else known
+
+
 def escape_scope(scope: str) -> str:
     return escape(scope, MAX_SCOPE) or EMPTY
 

@@ -98,6 +98,20 @@ def test_signals_and_events_name_the_id_that_the_app_knows(app: Flask, sent: lis
     assert [each["subject"] for _, each in banned] == [user]
 
 
+def test_signal_does_not_name_the_subject_of_several_parts_that_a_client_chose_to_look_like(
+    app: Flask, sent: list[Sent]
+) -> None:
+    MultiLimit(app)
+    tenant = lambda: request.args["tenant"]  # noqa: E731
+    app.add_url_rule("/both", "both", rate_limiter(type=(LimitType.IP, tenant), name="tenant")(lambda: "ok"))
+    app.add_url_rule("/one", "one", rate_limiter(type=tenant, name="tenant")(lambda: "ok"))
+    statuses(app, "/both?tenant=ours")
+
+    statuses(app, f"/one?tenant={sent[0].subjects['tenant']}", environ_base={"REMOTE_ADDR": "192.0.2.1"})
+
+    assert sent[1].subjects != sent[0].subjects
+
+
 def test_signal_has_no_subject_of_a_limiter_that_does_not_apply(limited_app: Flask, sent: list[Sent]) -> None:
     exempt = rate_limiter(type=LimitType.IP, exempt_when=lambda: True)
     without_subject = rate_limiter(type=lambda: None, name="tenant")

@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 from flask import Flask, Response, request, stream_with_context
 
-from flask_multilimit import IP, ConfigurationError, MultiLimit, rate_limiter, recording, settle
+from flask_multilimit import IP, USER, ConfigurationError, MultiLimit, rate_limiter, recording, settle
 from flask_multilimit.operate.simulate import recorded
 from flask_multilimit.operate.simulate.recorded import SEGMENTS
 from flask_multilimit.recording import Recorder
 from flask_multilimit.serve.gate import gate_of
 from flask_multilimit.simulation import Report, read_logs, simulate
+from support.asking import statuses
 from support.forks import forked
 from support.processes import Program
 from support.waiting import until
@@ -382,6 +383,20 @@ class TestOnDemand:
         app.test_client().get("/items")
         recorder.flush()
         return sum(len(file.read_text().splitlines()) for file in recorder.folder.glob("requests-*"))
+
+    def test_user_whose_id_looks_like_a_digest_is_one_subject(self, tmp_path: Path) -> None:
+        app = Flask("shop")
+        MultiLimit(app, user_loader=lambda: f"*{'0a' * 20}")
+        for name, type_ in (("mine", USER), ("both", (USER, IP))):
+            app.add_url_rule(f"/{name}", name, rate_limiter(type=type_, rules="9/minute")(lambda: "ok"))
+        recorder = Recorder(app, tmp_path, key="k")
+
+        statuses(app, "/mine", "/both")
+        recorder.close()
+
+        (file,) = tmp_path.glob("requests-*")
+        first, second = (json.loads(line)["w"] for line in file.read_text().splitlines())
+        assert first["user"] == second["user"]
 
     def test_requests_are_recorded_only_between_start_and_stop(self, asked_for: tuple[Flask, Recorder]) -> None:
         app, recorder = asked_for
