@@ -20,6 +20,7 @@ from typing import NamedTuple
 from ..engine import ConfigurationError, StorageError
 from ..engine.errors import with_remedy
 from ..engine.forks import LateLock, notify_child
+from ..engine.periods import nearest_date
 from ..engine.text import SafeLogger
 from ..engine.threads import ENDING_SECONDS, Beat, threads_run
 from .document import Document, document_from
@@ -191,7 +192,7 @@ class ControlFollower:
     def _warn_of_missing_answer(self) -> None:
         self._reported_missing = True
         if self.in_force.stamp:
-            changed_at = datetime.fromtimestamp(written_at(self.in_force.stamp) / 1000, timezone.utc)
+            changed_at = datetime.fromtimestamp(nearest_date(written_at(self.in_force.stamp) / 1000), timezone.utc)
             self._logger.warning(
                 "Rate limits: started while the storage is down: until it answers, this worker applies the copy on "
                 "disk, last changed %s (entries: %d)",

@@ -1,6 +1,7 @@
 """`MULTILIMIT_CONTROL_COPY`: workers keep the newest changes on disk, for a worker that starts in an outage."""
 
 import os
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -39,6 +40,16 @@ def test_worker_that_starts_in_an_outage_applies_the_copy(
 
     assert shop.statuses(6, "/open") == [403] * 6
     assert sum("worker applies the copy on disk, last changed 2" in each for each in caplog.messages) == 1
+
+
+def test_copy_with_a_date_after_all_calendars_applies(own_server: Server, copy: Path) -> None:
+    worker(own_server, copy).control.deny(CLIENT, lasting=True)
+    own_server.stop()
+    copy.write_bytes(re.sub(rb" 1-[0-9]+", b" 1-99999999999999999", copy.read_bytes(), count=1))
+
+    shop = shop_on(own_server.tcp_url, MULTILIMIT_CONTROL_COPY=str(copy))
+
+    assert shop.statuses(2, "/open") == [403, 403]
 
 
 def test_worker_without_a_copy_logs_once_that_no_change_is_in_force(
