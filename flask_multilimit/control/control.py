@@ -78,7 +78,7 @@ class Preview:
     @property
     def seen(self) -> str:
         """Identifies what the preview shows. A page passes it to :meth:`Control.put` when somebody confirms."""
-        shown = (self.replaces and self.replaces.id, self.endpoints)
+        shown = (self.replaces, self.endpoints)
         return blake2b(repr(shown).encode("utf-8", "replace"), digest_size=8).hexdigest()
 
 

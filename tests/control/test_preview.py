@@ -246,6 +246,17 @@ class TestTwoOperators:
         with pytest.raises(ControlConflict, match=r"ann set ban 203\.0\.113\.7"):
             bob.put(preview)
 
+    def test_entry_that_an_import_has_changed_under_its_id_is_a_conflict(self, both: tuple[Shop, Shop]) -> None:
+        ann, bob = (each.control for each in both)
+        ann.deny("203.0.113.7", lasting=True)
+        preview = bob.preview({"kind": "deny", "who": "203.0.113.7", "status": 429}, lasting=True)
+        (allowed,) = ann.import_entries(ann.export_entries().replace("deny", "allow"))
+
+        with pytest.raises(ControlConflict, match=r"Now in force: somebody set allow 203\.0\.113\.7 at"):
+            bob.put(preview)
+
+        assert bob.entries() == (allowed,)
+
     def test_new_preview_with_the_state_seen_first_is_a_conflict(self, both: tuple[Shop, Shop]) -> None:
         ann, bob = (each.control for each in both)
         seen = bob.preview(OVERRIDE, lasting=True).seen
