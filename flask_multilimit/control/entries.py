@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PlainSerializer, PlainValidator, WithJsonSchema, field_validator, model_validator
+from pydantic import Field, PlainSerializer, PlainValidator, field_validator, model_validator
 
 from ..declare.addresses import Network, Who, addresses_in, mistaken_client
 from ..declare.data import NO_IMPORTS, Text, Written, WrittenLimiter, WrittenRules, rules_of, validated
@@ -38,9 +38,7 @@ def _client(given: object) -> Who:
     return who
 
 
-Client = Annotated[
-    Who, PlainValidator(_client), PlainSerializer(str), WithJsonSchema({"type": "string", "minLength": 1})
-]
+Client = Annotated[Who, PlainValidator(_client), PlainSerializer(str)]
 """Parsed once, with the document: the lists may have thousands of clients."""
 
 
