@@ -463,7 +463,7 @@ def seconds_of(duration: Duration) -> float:
 
 
 def _seconds_in(text: str) -> float:
-    normalized = " ".join(text[: LONGEST_DURATION + 1].lower().split())
+    normalized = " ".join(text[:LONGEST_DURATION].lower().split())
     seconds, end = 0.0, 0
     while part := _PART.match(normalized, end):
         seconds += float(part[1]) * UNITS.get(_ABBREVIATIONS.get(part[2], part[2].removesuffix("s")), math.nan)
