@@ -105,7 +105,6 @@ class LocalServer:
         self._descriptor: int | None = None
         self._was_found = False  # so the server should still run
         self._error: StorageError | None = None
-        self._failures = 0
         self._lock = LateLock()
         lock_for_forks(self)  # a child that inherits the open election file would hold that lock as long as it lives
 
@@ -128,11 +127,11 @@ class LocalServer:
         Takes at most ``START_SECONDS``. Other threads that call it wait for the first one. Raises
         :class:`StorageError`.
         """
-        failures = self._failures
+        error_before = self._error
         with self._lock():
             if self.found:
                 return
-            if self._error is not None and failures != self._failures:
+            if self._error is not None and self._error is not error_before:
                 raise StorageError(str(self._error)) from self._error  # another thread failed while this one waited
             try:
                 self._find_or_start(time.monotonic() + START_SECONDS)
@@ -184,7 +183,6 @@ class LocalServer:
             self._descriptor = None
 
     def _fail(self, error: StorageError, cause: BaseException | None) -> None:
-        self._failures += 1
         self._error = error
         raise error from cause
 
