@@ -258,20 +258,17 @@ class LocalServer:
             return True
 
     def _run_supervisor(self, lock: int, deadline: float) -> None:
-        try:
-            with self._open("log", os.O_TRUNC | os.O_APPEND) as log, forking_for_programs():
-                subprocess.run(
-                    [_python(), "-I", "-S", *find_supervisor(), self.directory, str(lock), *self._command()],
-                    pass_fds=[lock],
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    start_new_session=True,
-                    check=True,
-                    timeout=max(deadline - time.monotonic(), POLL_SECONDS),
-                )
-        except subprocess.CalledProcessError as error:
-            raise self._start_error() from error
+        with self._open("log", os.O_TRUNC | os.O_APPEND) as log, forking_for_programs():
+            subprocess.run(
+                [_python(), "-I", "-S", *find_supervisor(), self.directory, str(lock), *self._command()],
+                pass_fds=[lock],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                check=False,  # no supervisor runs then, which is noticed while waiting for an answer
+                timeout=max(deadline - time.monotonic(), POLL_SECONDS),
+            )
 
     def _command(self) -> list[str | Path]:
         program = find_program()

@@ -327,6 +327,20 @@ def test_error_says_why_the_program_of_the_server_cannot_run(place: Place, progr
     remove_log(place)
 
 
+def test_error_says_why_python_does_not_start(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    limiter = limiter_at(place)
+    python = place.directory.with_name("python")
+    python.write_text("#!/bin/sh\necho no room for me; exit 1\n")
+    python.chmod(0o700)
+    monkeypatch.setattr("sys.executable", str(python))
+
+    with pytest.raises(StorageError, match=r"does not start: no room for me$"):
+        limiter.check(HITS)
+
+    limiter.close()
+    remove_log(place)
+
+
 def test_error_of_a_failed_start_is_the_same_at_each_attempt(place: Place, program: Callable[[str], None]) -> None:
     """So that repeated attempts are logged once. The log of the server, which has its pid and the time, is cut down."""
     limiter = limiter_at(place)
