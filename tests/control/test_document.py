@@ -1,6 +1,7 @@
 """The control document: reading and writing it, ends of entries, and broken or unsuitable content."""
 
 import json
+import math
 import time
 from datetime import timedelta
 from typing import Any
@@ -71,6 +72,24 @@ def test_random_entry_is_an_error_or_is_read_back_as_written(changed: dict[str, 
     assert document_from(document.dump()) == document
 
 
+@pytest.mark.parametrize("change", [{"limit": {"type": "os:getcwd"}}, {"limiter": "ip", "rules": "os:getcwd"}])
+def test_document_that_names_a_callable_is_an_error_and_imports_nothing(change: dict[str, Any]) -> None:
+    entry = {**CLASH, "limit": None, **change}
+    with pytest.raises(ConfigurationError, match="names a callable, which only settings and files can"):
+        document_from(json.dumps({"format": 1, "entries": [entry]}))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"since": math.nan}, {"until": math.inf}, {"id": "1" * 9}, {"id": "0000000A"}, {"author": "x" * 501}],
+    ids=["no time", "infinite time", "long id", "other id", "long author"],
+)
+def test_entry_whose_field_has_an_unsuitable_value_is_an_error(changed: dict[str, Any]) -> None:
+    (field,) = changed
+    with pytest.raises(ConfigurationError, match=rf"\.{field}="):
+        document_from(json.dumps({"format": 1, "entries": [{**ENTRY, **changed}]}))
+
+
 def test_entry_is_in_force_until_its_end() -> None:
     short, long = (entry_from({**ENTRY, "id": str(n) * 8, "who": f"::{n}", "until": float(n)}) for n in (1, 2))
     document = Document(entries=(short, long))
@@ -81,14 +100,16 @@ def test_entry_is_in_force_until_its_end() -> None:
 @pytest.mark.parametrize(
     ("duration", "seconds"),
     [
-        (90, 90),
+        (1, 1),
         ("90s", 90),
+        ("90 sec", 90),
         ("15 min", 900),
-        ("2h", 7200),
+        ("2h".center(100), 7200),
         ("1d 12h", 129_600),
         ("1.5 hours", 5400),
         ("2w", 1_209_600),
         (timedelta(hours=2), 7200),
+        ("400d", 34_560_000),
     ],
 )
 def test_duration_is_read_as_seconds(duration: Any, seconds: float) -> None:
@@ -96,7 +117,8 @@ def test_duration_is_read_as_seconds(duration: Any, seconds: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "duration", ["", "h", "2", "90", "2 fortnights", "2h!", "-2h", "1e3s", 0.5, True, float("nan"), 10**9, None]
+    "duration",
+    ["", "h", "2", "90", "2 fortnights", "2h!", "-2h", "1e3s", 0.5, True, float("nan"), "400d 1s", None],
 )
 def test_value_that_is_no_duration_is_an_error(duration: Any) -> None:
     with pytest.raises(ConfigurationError):
@@ -323,6 +345,8 @@ class TestDocumentOnServer:
         assert shop.statuses(2, "/open", ip="10.1.2.3") == [403, 403]
         with pytest.raises(ConfigurationError, match="100000 entries"):
             shop.control.deny("192.0.2.1", lasting=True)
+        with pytest.raises(ConfigurationError, match="at most 100000 items"):
+            document_from(json.dumps({"format": 1, "entries": [*entries, {**ENTRY, "id": "ffffffff"}]}))
 
     def test_at_most_1000_overrides_are_accepted(self, shop: Shop, redis_client: redis.Redis) -> None:
         override = {"kind": "override", "since": 1.0, "times": 2.0}

@@ -12,8 +12,8 @@ from control.conftest import Shop, SkewedStore, shop_on
 from flask_multilimit import ConfigurationError, MultiLimit
 from flask_multilimit.control import document
 from flask_multilimit.control.control import NeedsForce
-from flask_multilimit.control.entries import Listing, entry_from
-from flask_multilimit.declare.addresses import Who
+from flask_multilimit.control.entries import Listing, are_half, entry_from
+from flask_multilimit.declare.addresses import Network, Who
 from flask_multilimit.declare.subjects import Subject
 from flask_multilimit.serve.access import AccessLists, Listed, listing_resolver
 from support.waiting import until
@@ -132,16 +132,18 @@ def listing(kind: str, who: str, *, until: float | None) -> Listing:
     return entry
 
 
+@pytest.mark.parametrize("author", ["ann", ""])
 @pytest.mark.parametrize("longer", ["deny", "ban"])
-def test_ban_that_would_shorten_a_refusal_needs_force(shop: Shop, longer: str) -> None:
+def test_ban_that_would_shorten_a_refusal_needs_force(shop: Shop, longer: str, author: str) -> None:
     if longer == "deny":
-        shop.control.deny("198.51.100.7", lasting=True, author="ann")
+        shop.control.deny("198.51.100.7", lasting=True, author=author)
     else:
-        shop.control.ban("198.51.100.7", for_="2h", author="ann")
+        shop.control.ban("198.51.100.7", for_="2h", author=author)
 
-    with pytest.raises(NeedsForce, match=f"would end earlier than {longer} 198.51.100.7 by ann, which it replaces"):
+    by = " by ann" if author else ""
+    with pytest.raises(NeedsForce, match=f"would end earlier than {longer} 198.51.100.7{by}, which it replaces"):
         shop.control.ban("198.51.100.7", for_="1h")
-    assert [(each.kind, each.author) for each in shop.control.entries()] == [(longer, "ann")]
+    assert [(each.kind, each.author) for each in shop.control.entries()] == [(longer, author)]
     shop.control.ban("198.51.100.7", for_="3d", force=longer == "deny")
     shop.control.deny("198.51.100.7", lasting=True)
     shop.control.allow("198.51.100.7", for_="1h")
@@ -192,15 +194,17 @@ def test_undone_entry_is_the_only_one_with_its_id(shop: Shop, monkeypatch: pytes
     first = shop.control.deny("user:mallory", lasting=True)
     second = shop.control.deny("user:eve", lasting=True)
 
-    shop.control.undo(second.id)
+    assert shop.control.undo(second.id) == second
 
     assert shop.control.entries() == (first,)
 
 
 @pytest.mark.parametrize("network", ["0.0.0.0/0", "::/0", "::ffff:0:0/96", "128.0.0.0/7"])
-def test_denial_of_a_huge_network_needs_force(shop: Shop, network: str) -> None:
+def test_entry_about_a_huge_network_needs_force(shop: Shop, network: str) -> None:
     with pytest.raises(NeedsForce, match="would refuse"):
         shop.control.deny(network, lasting=True)
+    with pytest.raises(NeedsForce, match="would exempt"):
+        shop.control.allow(network, lasting=True)
     assert not shop.denies()
 
     shop.control.deny(network, lasting=True, force=True)
@@ -214,15 +218,20 @@ def test_denial_of_a_huge_network_needs_force(shop: Shop, network: str) -> None:
         (lambda control: control.deny("everyone", lasting=True), "who='everyone': give a network"),
         (lambda control: control.deny("tenant:a", lasting=True), "no limiter of this app has a type called 'tenant'"),
         (lambda control: control.deny("::1", lasting=True, status=404), "status=404"),
+        (lambda control: control.preview({"kind": "allow", "who": "::1", "status": 403}, lasting=True), "is for deny"),
         (lambda control: control.deny("::1", for_="soon"), "write a time as"),
         (lambda control: control.deny("::1", for_="\N{SUPERSCRIPT TWO}"), "write a time as"),
         (lambda control: control.deny("::1", for_="9" * 5000), "write a time as"),
         (lambda control: control.deny("::1", for_="1 0s"), "write a time as"),
+        (lambda control: control.deny("::1", for_="2 fortnights"), "write a time as"),
+        (lambda control: control.deny("::1", for_=""), "write a time as"),
         (lambda control: control.deny("::1", for_="1h" + " " * 20_000), "write a time as"),
         (lambda control: control.deny("::1", for_=0), "1 second to 400 days"),
         (lambda control: control.deny("::1", for_=10**5000), "1 second to 400 days"),
         (lambda control: control.deny("::1", lasting=True, reason="x" * 501), "reason="),
-        (lambda control: control.undo("12345678"), "no entry has the id '12345678'"),
+        (lambda control: control.undo("12345678"), "no entry has the id '12345678'; those in force: there are none"),
+        (lambda control: control.undo("12345678", reason="\ud800"), "reason=.*give text"),
+        (lambda control: control.undo("12345678", author=5), "author=5: give text"),
         (lambda control: control.import_entries('{"format": 1, "entries": []}', reason=5), "reason=5: give text"),
         (lambda control: control.import_entries('{"format": 1, "entries": []}', author="\ud800"), "author=.*give text"),
     ],
@@ -233,6 +242,23 @@ def test_invalid_change_of_a_list_is_an_error_and_not_stored(
     with pytest.raises(ConfigurationError, match=message):
         change(shop.control)
     assert shop.control.entries() == ()
+
+
+def test_error_about_an_unknown_id_names_the_first_20_in_force(shop: Shop) -> None:
+    ids = [shop.control.deny(f"10.0.0.{n}", lasting=True).id for n in range(21)]
+    with pytest.raises(ConfigurationError, match=f"those in force: {', '.join(ids[:20])}$"):
+        shop.control.undo("1" * 7)
+
+
+@pytest.mark.parametrize(("version", "largest", "smallest"), [(4, 2, 24), (6, 5, 48)])
+def test_networks_that_add_up_to_half_of_all_addresses_are_half(version: int, largest: int, smallest: int) -> None:
+    networks, first = list[Network](), 0
+    for prefixlen in (*range(largest, smallest + 1), smallest):
+        networks.append(Network(version, first, prefixlen))
+        first += networks[-1].num_addresses
+
+    assert are_half(networks, version)
+    assert not are_half([*networks[:-1], Network(10 - version, 0, 0)], version)
 
 
 def test_misspelled_argument_is_an_error_of_the_method_that_was_called(shop: Shop) -> None:

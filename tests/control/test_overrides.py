@@ -512,9 +512,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"endpoint": "show", "rule": "ip-60s", "rules": "9/minute; 9/hour"}, "rules: one rule replaces a rule"),
     ({"endpoint": "show", "rule": "ip-60s"}, "nothing given"),
     ({"endpoint": "show", "rule": "ip-60s", "limiter": "ip", "off": True}, "rule and limiter: give only one of them"),
-    ({"endpoint": "show", "rule": "ip-60s", "shadow": True}, "shadow does not apply to a rule"),
+    ({"endpoint": "show", "rule": "ip-60s", "shadow": True}, "apply to a rule: give off or rules or times"),
     ({"rule": "ip-60s", "rules": "9/minute"}, "endpoint: give one"),
     ({"who": "user:42", "times": 0}, "times=0"),
+    ({"who": "user:42", "times": 1000.5}, "times=1000.5"),
     ({"who": "nobody", "times": 2}, "give a network"),
     ({"who": "tenant:a", "times": 2}, "no limiter of this app has a type called 'tenant'"),
     ({"who": "2001:db8::1", "times": 2}, "give 2001:db8::/64"),
@@ -588,6 +589,7 @@ def test_second_override_of_a_rule_replaces_the_first(shop: Shop) -> None:
 
     (entry,) = shop.control.entries()
     assert str(entry) == "rule ip-60s at show: 4/minute"
+    assert (entry.author, entry.reason) == ("", "")
     assert shop.statuses(5) == [200, 200, 200, 200, 429]
 
 
@@ -643,15 +645,25 @@ def test_added_limiter_is_changed_by_later_changes_alone(shop: Shop, change: dic
     [
         ({"limit": "9/hour"}, "at show: new default limit 9/hour"),
         ({"limit": {"type": "ip", "rules": "9/hour"}}, "at show: new ip limit 9/hour"),
-        ({"limit": {"rules": "9/hour", "name": "x"}}, 'at show: new limit {"rules": "9/hour", "name": "x"}'),
+        ({"limit": {"rules": "9/hour", "message": "Ä"}}, 'at show: new limit {"rules": "9/hour", "message": "Ä"}'),
+        (
+            {"limit": {"type": ["user", "ip"], "rules": "9/hour"}},
+            'at show: new limit {"type": ["user", "ip"], "rules": "9/hour"}',
+        ),
+        ({"limit": {"rules": ["9/hour"]}}, 'at show: new limit {"rules": ["9/hour"]}'),
         ({"limiter": "ip", "times": 1.5}, "limiter ip at show: 1.5 times the count"),
         ({"limiter": "ip", "rules": {"count": 9}}, 'limiter ip at show: {"count": 9}'),
         ({"limiter": "ip", "rules": ["9/hour", {"count": 9}]}, 'limiter ip at show: ["9/hour", {"count": 9}]'),
+        ({"endpoint": "*", "limiter": "ip", "shadow": True}, "limiter ip everywhere: shadow"),
+        ({"limiter": "ip", "shadow": False}, "limiter ip at show: no shadow"),
+        ({"rule": "ip-60s", "off": True}, "rule ip-60s at show: off"),
+        ({"endpoint": None, "who": "user:42", "times": 2}, "user:42: 2 times the count"),
+        ({"endpoint": "api.mine", "who": "user:42", "times": 2}, "user:42 at api.mine: 2 times the count"),
     ],
     ids=str,
 )
 def test_override_is_shown_as_text(shop: Shop, given: dict[str, Any], text: str) -> None:
-    assert str(shop.control.override("show", lasting=True, **given)) == text
+    assert str(shop.control.override(**{"endpoint": "show", **given}, lasting=True, force=True)) == text
 
 
 def test_overridden_limiter_of_a_view_is_not_charged_when_before_request_answers(app: Flask) -> None:

@@ -4,11 +4,12 @@ import json
 from typing import Any
 
 import pytest
+import redis
 from flask import Flask
 
 from control.conftest import Shop, shop_on
 from flask_multilimit import ConfigurationError, MultiLimit, rate_limiter
-from flask_multilimit.control import ControlConflict, Difference, InvalidData, NeedsForce
+from flask_multilimit.control import ControlConflict, Difference, InvalidData, NeedsForce, Preview
 from flask_multilimit.insight.changes import entries
 from flask_multilimit.serve.gate import gate_of
 from support.asking import view
@@ -51,9 +52,8 @@ def test_preview_of_an_undo_shows_the_declared_rule(shop: Shop) -> None:
 
     preview = shop.control.preview_undo(entry.id)
 
-    assert preview.entry == entry
-    assert preview.replaces is None
-    assert [each.after for each in preview.endpoints] == [("ip-60s: 2 per 60s",)]
+    shown = Difference("show", ("GET", "HEAD"), ("ip-60s: 9 per 60s",), ("ip-60s: 2 per 60s",))
+    assert preview == Preview(entry, (shown,), warning="")
     assert shop.control.entries() == (entry,)
 
 
@@ -150,15 +150,17 @@ def test_added_limit_whose_methods_no_route_takes_needs_force(shop: Shop, endpoi
         shop.control.put(idle)
 
 
-def test_denials_that_add_up_to_half_of_all_addresses_need_force(shop: Shop) -> None:
-    for first in range(0, 127):
-        shop.control.deny(f"{first}.0.0.0/8", lasting=True)
+@pytest.mark.parametrize(("kind", "other", "effect"), [("deny", "allow", "refuse"), ("allow", "deny", "exempt")])
+def test_entries_that_add_up_to_half_of_all_addresses_need_force(
+    shop: Shop, kind: str, other: str, effect: str
+) -> None:
+    entries = [{"kind": kind, "id": f"{n:08}", "since": 1.0, "who": f"{n}.0.0.0/8"} for n in range(127)]
+    shop.control.import_entries(json.dumps({"format": 1, "entries": entries}))
 
-    with pytest.raises(NeedsForce, match="half of all IPv4 addresses"):
-        shop.control.deny("127.0.0.0/8", lasting=True)
-    shop.control.allow("127.0.0.0/8", lasting=True)
-    shop.control.deny("127.0.0.1", lasting=True)
-    shop.control.deny("2001:db8::/32", lasting=True)
+    with pytest.raises(NeedsForce, match=f"together with .*, it would {effect} half of all IPv4 addresses"):
+        shop.control.put(shop.control.preview({"kind": kind, "who": "127.0.0.0/8"}, lasting=True))
+    for each in ({"kind": other, "who": "127.0.0.0/8"}, {"kind": kind, "who": "2001::/16"}):
+        assert shop.control.preview(each, lasting=True).warning == ""
 
 
 @pytest.fixture
@@ -228,6 +230,18 @@ class TestTwoOperators:
         with pytest.raises(ControlConflict, match=r"or a change ended\. The last change: ann set deny 203\.0\.113\.7"):
             bob.put(preview)
 
+    def test_conflict_with_a_change_that_the_history_has_lost_is_an_error(
+        self, both: tuple[Shop, Shop], redis_client: redis.Redis
+    ) -> None:
+        ann, bob = (each.control for each in both)
+        first = ann.override("show", rule="ip-60s", rules="50/minute", lasting=True)
+        preview = bob.preview(OVERRIDE, lasting=True)
+        ann.undo(first.id)
+        redis_client.delete("rate_limit:{control}:history")
+
+        with pytest.raises(ControlConflict, match=r"rule ip-60s .* or a change ended\. Look at it again"):
+            bob.put(preview)
+
     def test_change_of_another_limit_is_no_conflict(self, both: tuple[Shop, Shop]) -> None:
         ann, bob = (each.control for each in both)
         preview = bob.preview(OVERRIDE, lasting=True)
@@ -285,7 +299,7 @@ class TestTwoOperators:
 
 FREES: list[tuple[dict[str, Any], str]] = [
     ({"kind": "allow", "who": "0.0.0.0/0"}, "exempt 4294967296 addresses from all limits"),
-    ({"kind": "allow", "who": "::/0"}, "from all limits"),
+    ({"kind": "allow", "who": "2000::/15"}, "from all limits"),
     ({"kind": "override", "endpoint": "*", "off": True}, "would leave no limit that refuses anybody"),
     ({"kind": "override", "endpoint": "**", "shadow": True}, "would leave no limit that refuses anybody"),
     ({**OVERRIDE, "rules": "2000/minute"}, "1000 times as much"),
@@ -308,11 +322,14 @@ def test_change_that_frees_all_clients_needs_force(shop: Shop, given: dict[str, 
 @pytest.mark.parametrize(
     "given",
     [
-        {"kind": "allow", "who": "203.0.113.0/24"},
+        {"kind": "allow", "who": "203.0.0.0/8"},
+        {"kind": "allow", "who": "2001::/16"},
+        {"kind": "allow", "who": "203.0.113.7"},
         {"kind": "override", "endpoint": "show", "off": True},
         {"kind": "override", "endpoint": "*", "limiter": "ip", "shadow": True},
         {**OVERRIDE, "rules": "1999/minute"},
         {"kind": "override", "who": "user:7", "rules": "1000000/second"},
+        {"kind": "override", "who": "203.0.0.0/8", "rules": "1000000/second"},
     ],
     ids=str,
 )

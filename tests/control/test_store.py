@@ -1,10 +1,13 @@
-"""What the store of the control document makes of the replies of a server."""
+"""What the store of the control document sends to a server, and makes of its replies."""
 
 from typing import Any
 
 import pytest
+import redis
 
-from flask_multilimit.control.store import StoreInStorage
+from control.conftest import shop_on
+from flask_multilimit.control import store as store_module
+from flask_multilimit.control.store import ANNOUNCED_SECONDS, StoreInStorage, Worker
 from flask_multilimit.engine import StorageError
 
 
@@ -59,3 +62,50 @@ def test_history_of_the_wrong_shape_is_a_storage_error(reply: Any) -> None:
 def test_workers_of_the_wrong_shape_are_a_storage_error(reply: Any) -> None:
     with pytest.raises(StorageError, match="about workers has the wrong shape"):
         StoreInStorage(Replying(reply), prefix="").workers()
+
+
+@pytest.fixture
+def store(on_server: str) -> StoreInStorage:
+    store = shop_on(on_server).follower.store
+    assert isinstance(store, StoreInStorage)
+    return store
+
+
+def test_time_of_an_answer_is_that_of_the_server(store: StoreInStorage, redis_client: redis.Redis) -> None:
+    def now() -> float:
+        time: Any = redis_client.time()
+        return float(time[0] + time[1] / 1_000_000)
+
+    before, found, after = now(), store.read("").now, now()
+
+    assert before <= found <= after
+
+
+def test_announcement_of_a_worker_replaces_the_one_before_and_expires_without_the_document(
+    store: StoreInStorage, redis_client: redis.Redis
+) -> None:
+    change: Any = {"what": "set"}
+    store.write("", "{}", change)
+    before, after = Worker("shop:1", 1, "limits"), Worker("shop:1", 2, "limits")
+
+    store.announce(before, None)
+    store.announce(after, before)
+
+    left: Any = redis_client.pttl(store.workers_key)
+    assert 0 < left <= ANNOUNCED_SECONDS * 1000
+    assert redis_client.zrange(store.workers_key, 0, -1) == [b"shop:1 2 limits"]
+    assert redis_client.ttl(store.key) == -1
+
+
+@pytest.mark.parametrize("kept_in", ["memory", "server"])
+def test_history_keeps_and_returns_the_latest_changes(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, kept_in: str
+) -> None:
+    monkeypatch.setattr(store_module, "MOST_CHANGES", 3)
+    shop = shop_on("memory://" if kept_in == "memory" else request.getfixturevalue("on_server"))
+    for n in range(5):
+        shop.control.note("reset", f"user:{n}")
+
+    kept, latest = ([each["entry"] for each in shop.control.history(most)] for most in (9, 2))
+
+    assert (kept, latest) == (["user:4", "user:3", "user:2"], ["user:4", "user:3"])

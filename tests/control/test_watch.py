@@ -11,12 +11,14 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import redis
 
 from control.conftest import Shop, SlowStart, shop_on
-from flask_multilimit.control import ControlConflict, watch
+from flask_multilimit.control import Control, ControlConflict, watch
+from flask_multilimit.control.control import MOST_TRIES
 from flask_multilimit.control.document import Document
 from flask_multilimit.control.store import StoreInStorage
 from flask_multilimit.engine import RedisStorage, StorageError
@@ -327,6 +329,37 @@ class TestConcurrentWriters:
             control.allow("10.0.0.1", lasting=True, author="second")
 
         assert [(each.kind, each.author) for each in control.entries()] == [("deny", "first")]
+
+    def test_change_is_a_conflict_if_others_are_first_at_every_try(
+        self, shop: Shop, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(type(shop.follower.store), "write", write := Mock(return_value=None))
+
+        with pytest.raises(ControlConflict, match="others keep changing limits: try again"):
+            shop.control.deny("10.0.0.1", lasting=True)
+
+        assert write.call_count == MOST_TRIES
+
+    def test_entry_that_two_operators_undo_at_once_is_undone_once(
+        self, shop: Shop, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        control = shop.control
+        made, entry = control.deny("10.0.0.1", lasting=True), control.entry
+
+        def race(control: Control, id_: str) -> Any:
+            found = entry(id_)
+            monkeypatch.undo()
+            control.undo(id_)
+            return found
+
+        monkeypatch.setattr(Control, "entry", race)
+        with pytest.raises(ControlConflict, match=r"deny 10\.0\.0\.1 has changed in the meantime"):
+            control.undo(made.id, author="second")
+
+        assert [(each["what"], each["author"], each["reason"]) for each in control.history()] == [
+            ("undo", "", ""),
+            ("set", "", ""),
+        ]
 
 
 def test_other_process_applies_a_change_on_a_cluster(cluster: Cluster) -> None:

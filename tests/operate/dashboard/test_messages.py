@@ -15,6 +15,7 @@ from flask.testing import FlaskClient
 from jinja2 import Environment, nodes
 
 from flask_multilimit import IP, Ban, Rule, rate_limiter
+from flask_multilimit.control.store import LISTING_KINDS
 from flask_multilimit.engine import rules
 from flask_multilimit.engine.storage.layers import health as storage_health
 from flask_multilimit.insight import health, impact, past, standing
@@ -310,6 +311,16 @@ def test_entries_are_in_chinese_on_pages_and_in_english_as_json(app: Flask, ada:
     assert "times the count" not in text
     assert "次数乘以 2" in text
     assert "203.0.113.7 everywhere: 2 times the count" in as_json
+
+
+@pytest.mark.parametrize("kind", LISTING_KINDS)
+def test_warning_names_the_kind_of_its_entry_in_chinese(ada: FlaskClient, kind: str) -> None:
+    query = {"kind": kind, "who": "0.0.0.0/0", "for": "1h", "reason": "test", "lang": "zh"}
+
+    text = ada.get(f"{ROOT}change", query_string=query).text
+
+    assert f"{CHINESE[kind]} 0.0.0.0/0" in text
+    assert f"{kind} 0.0.0.0/0" not in text
 
 
 @pytest.mark.parametrize("page", ["", "subject"])
