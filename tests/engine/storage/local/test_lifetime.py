@@ -14,8 +14,9 @@ import redis
 
 from engine.storage.local.places import Place, User, kill
 from engine.storage.local.users import HITS
-from flask_multilimit.engine import Limiter, RedisStorage, StorageError, storage_from_uri
-from flask_multilimit.engine.storage.local import supervisor
+from flask_multilimit.engine import Layers, Limiter, RedisStorage, StorageError, storage_from_uri
+from flask_multilimit.engine.storage.local import LocalStorage, supervisor
+from flask_multilimit.engine.storage.local import server as local_server
 from support.doubles import raising
 from support.servers import Binary
 from support.waiting import PATIENCE, until
@@ -84,6 +85,19 @@ def test_a_closed_storage_can_be_used_again(place: Place) -> None:
     assert user("check", 51) == 50
 
 
+def test_a_storage_that_is_used_again_right_after_it_was_closed_keeps_the_server(place: Place) -> None:
+    storage = LocalStorage(place.directory, timeout=10)
+    limiter = Limiter(storage, layers=Layers())
+    limiter.check(HITS)
+
+    limiter.close()
+    until(lambda: not storage.in_use)
+    limiter.check(HITS)
+
+    assert storage.in_use
+    limiter.close()
+
+
 def test_a_dropped_storage_stops_using_the_server(place: Place) -> None:
     limiter = Limiter(storage_from_uri(place.uri, timeout=10))
     limiter.check(HITS)
@@ -117,6 +131,7 @@ def test_server_ignores_signals_to_end_while_a_process_uses_it(place: Place) -> 
     user("check", 49)
 
     for pid in (place.supervisor, place.server):
+        assert os.getpgid(pid) != os.getpgid(user.process.pid or 0)
         kill(pid, signal.SIGTERM)
         kill(pid, signal.SIGINT)
         kill(pid, signal.SIGHUP)
@@ -261,6 +276,20 @@ def test_server_ends_although_a_process_has_the_id_of_an_earlier_master(place: P
     until(place.is_deserted)
 
 
+def test_master_of_several_workers_is_noted_once(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    with subprocess.Popen(["sleep", "60"]) as master:
+        monkeypatch.setattr(local_server, "master_of_this_process", lambda: master.pid)
+        workers = [local_server.LocalServer(place.directory) for _ in range(2)]
+        for each in workers:
+            each.find()
+        noted = (place.directory / "masters").read_text()
+        for each in workers:
+            each.leave()
+        master.kill()
+
+    assert noted == f"{master.pid}\n"
+
+
 def test_a_master_that_runs_as_another_user_keeps_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.kill", raising(PermissionError()))
     assert supervisor.runs(os.getpid())
@@ -301,8 +330,6 @@ def test_check_fails_if_another_process_holds_the_election_for_too_long(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import fcntl
-
-    from flask_multilimit.engine.storage.local import server as local_server
 
     monkeypatch.setattr(local_server, "START_SECONDS", 0.1)
     place.directory.mkdir(mode=0o700)

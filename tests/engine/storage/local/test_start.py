@@ -264,6 +264,18 @@ def test_a_directory_of_another_user_is_refused(place: Place) -> None:
         local_server.LocalServer(of_another_user).find()
 
 
+def test_directory_that_takes_the_place_of_a_safe_one_before_it_is_opened_is_refused(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reasons = iter(["", "it is another one"])
+    monkeypatch.setattr(local_server, "why_unusable", lambda *_: next(reasons))
+
+    with pytest.raises(StorageError, match="it is another one"):
+        local_server.open_directory(place.directory)
+
+    place.directory.rmdir()
+
+
 @pytest.mark.parametrize("name", ["election", "supervisor", "log"])
 def test_symbolic_link_in_place_of_a_file_is_refused_and_not_followed(place: Place, name: str) -> None:
     place.directory.mkdir(mode=0o700)
@@ -304,11 +316,23 @@ def test_error_of_the_system_has_its_remedy(
     limiter.close()
 
 
-def test_error_says_why_the_server_does_not_start(place: Place, program: Callable[[str], None]) -> None:
+@pytest.mark.parametrize(
+    ("printed", "told"),
+    [
+        ("echo no room for me", "no room for me$"),
+        ("", "nothing in its log$"),
+        ("seq 10000 10200", r"10135\\n10136\\n.*10200$"),
+        ("printf %500s | tr ' ' x", "x{400}$"),
+    ],
+    ids=["a line", "nothing", "many lines", "a long line"],
+)
+def test_error_says_why_the_server_does_not_start(
+    place: Place, program: Callable[[str], None], printed: str, told: str
+) -> None:
     limiter = limiter_at(place)
-    program("echo no room for me; exit 1")
+    program(f"{printed}\nexit 1")
 
-    with pytest.raises(StorageError, match="does not start: no room for me"):
+    with pytest.raises(StorageError, match=rf"does not start: {told}"):
         limiter.check(HITS)
 
     limiter.close()
@@ -390,8 +414,12 @@ def test_guard_repeats_a_failed_start(place: Place, program: Callable[[str], Non
     limiter.close()
 
 
-def test_server_starts_when_sys_executable_is_another_program(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("prefix", [sys.prefix, "/nowhere"])
+def test_server_starts_when_sys_executable_is_another_program(
+    place: Place, monkeypatch: pytest.MonkeyPatch, prefix: str
+) -> None:
     monkeypatch.setattr("sys.executable", "/usr/bin/uwsgi")
+    monkeypatch.setattr("sys.prefix", prefix)
     limiter = limiter_at(place)
     assert limiter.check(HITS).allowed
     limiter.close()
@@ -451,7 +479,7 @@ def test_python_that_never_ends_is_an_error(place: Place, monkeypatch: pytest.Mo
     python.chmod(0o700)
     monkeypatch.setattr("sys.executable", str(python))
 
-    with pytest.raises(StorageError, match=str(place.directory)):
+    with pytest.raises(StorageError, match=f"local storage in {place.directory}: "):
         limiter.check(HITS)
 
     limiter.close()
