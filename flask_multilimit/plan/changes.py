@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 
 from ..control.control import Difference
@@ -42,9 +43,10 @@ class ChangeValidator:
     def idle(self, document: Document) -> set[str]:
         found = set()
         for each in self._fitting(document.overrides):
-            alone = self._plans_with([each])
-            if each.id not in alone.overrides.effective and not differences(self._declared, alone):
-                found.add(each.id)
+            with suppress(ConfigurationError):  # it changes what another one has made
+                alone = self._plans_with([each])
+                if each.id not in alone.overrides.effective and not differences(self._declared, alone):
+                    found.add(each.id)
         return found
 
     def unfit(self, document: Document) -> dict[str, ConfigurationError]:

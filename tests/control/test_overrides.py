@@ -624,6 +624,14 @@ def test_override_that_matches_is_not_reported_as_idle(shop: Shop) -> None:
     assert {each.id for each in entries(gate_of(shop.app)).entries if each.idle} == {gone.id}
 
 
+def test_override_of_what_another_one_has_made_is_neither_idle_nor_an_error(shop: Shop) -> None:
+    slots: Any = [{"count": 5, "algorithm": "concurrency", "name": "ip-60s"}]
+    shop.control.override("show", limiter="ip", rules=slots, lasting=True, force=True)
+    shop.control.override("show", rule="ip-60s", rules={"timeout": 9}, lasting=True, force=True)
+
+    assert shop.control.idle() == set()
+
+
 def test_added_limiter_and_factor_at_one_endpoint_are_separate_entries(shop: Shop) -> None:
     shop.control.override("show", times=2, lasting=True)
     shop.control.override("show", limit={"type": "ip", "rules": "1/minute"}, lasting=True)
