@@ -333,21 +333,17 @@ def _places(gate: AppGate) -> Iterator[Place]:
         routes.setdefault(rule.endpoint, []).append(Route(rule.rule, tuple(methods)))
     for name in sorted(routes):
         plans = {method: gate.plans.of_endpoint(name, method) for method in gate.plans.methods_of(name)}
-        own, others = _limiters(plans), tuple(_of_extensions(gate, name))
+        own, others = _limiters(plans), tuple(_of_extension(name, each) for each in gate.limiters_elsewhere(name))
         yield Place(name, tuple(routes[name]), (*own, *others), is_exempt(gate.plans, name), of_extensions=bool(others))
     unmatched = {method: gate.plans.of_unmatched(method) for method in sorted(gate.plans.unmatched_methods)}
     if limiters := _limiters(unmatched):
         yield Place(UNMATCHED_SCOPE, (), limiters, exempt=False)
 
 
-def _of_extensions(gate: AppGate, endpoint: str) -> Iterator[ListedLimiter]:
-    """The limiters that other extensions check at ``endpoint``."""
-    given = [each for listing in gate.listings for each in listing(gate.app, endpoint).items()]
-    declarations = [limiter.at(where) for where, limiters in given for limiter in limiters]
-    for planned in gate.plans.planner.limiters_elsewhere(endpoint, declarations):
-        declared = planned.declaration
-        methods = None if declared.methods is None else tuple(sorted(declared.methods))
-        yield ListedLimiter(planned, declared.scope or endpoint, methods)
+def _of_extension(endpoint: str, planned: PlannedLimiter) -> ListedLimiter:
+    declared = planned.declaration
+    methods = None if declared.methods is None else tuple(sorted(declared.methods))
+    return ListedLimiter(planned, declared.scope or endpoint, methods)
 
 
 def checked_by_extensions(gate: AppGate, endpoint: str | None) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from ..engine.limiter import decide_unlimited
 from ..engine.reply import ALLOWED
 from ..observe import traffic
 from ..observe.events import Observer, Outcome
-from ..plan.endpoint import Plan, revised
+from ..plan.endpoint import Plan, PlannedLimiter, revised
 from ..plan.hits import ENDED_REQUEST, INTERRUPTED, REQUEST, About, AppliedLimits
 from ..plan.plans import inline_declaration
 from ..plan.sources import UNMATCHED_SCOPE
@@ -195,6 +195,12 @@ class AppGate(AppState):
         if self.access is not None:
             self._lists.turn_away(request, self.access)
         return self._records.open(request, plan) if plan is not None else None
+
+    def limiters_elsewhere(self, endpoint: str) -> Iterator[PlannedLimiter]:
+        """The limiters that other extensions check at ``endpoint``."""
+        given = [each for listing in self.listings for each in listing(self.app, endpoint).items()]
+        declarations = [limiter.at(where) for where, limiters in given for limiter in limiters]
+        return self.plans.planner.limiters_elsewhere(endpoint, declarations)
 
     def apply_overrides(self, hits: Hits) -> Hits | None:
         """``hits``, which no plan has made, after the overrides of their scopes; ``None`` if all are off."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 from flask import request
@@ -86,7 +87,7 @@ def propose(gate: AppGate, given: Mapping[str, str]) -> Proposal:
         return Proposal(given, {"reason": NO_REASON}, status=400)
     try:
         preview = gate.applier.control.preview(
-            as_data(gate.plans, given),
+            as_data(gate, given),
             for_=None if given.get("lasting") else given.get("for", ""),
             lasting=bool(given.get("lasting")),
             reason=given["reason"],
@@ -119,7 +120,7 @@ def _failed(found: Proposal, error: ConfigurationError | StorageError) -> Propos
     return Proposal(found.given, mistakes_of(error), status=400)
 
 
-def as_data(plans: Plans, given: Mapping[str, str]) -> dict[str, Any]:
+def as_data(gate: AppGate, given: Mapping[str, str]) -> dict[str, Any]:
     """The argument of ``Control.preview``. Raises :class:`ConfigurationError`."""
     if given["kind"] != "override":
         status = given.get("status", "")
@@ -136,7 +137,7 @@ def as_data(plans: Plans, given: Mapping[str, str]) -> dict[str, Any]:
         return {**found, "limit": {**limit, "shadow": True} if given.get("as_shadow") else limit}
     changed, _, name = part.partition(":")
     if changed == "rule" and what in {"shadow", "unshadow"}:  # a rule is in shadow with its limiter
-        changed, name = "limiter", _limiter_of(plans, given.get("endpoint", ""), name)
+        changed, name = "limiter", _limiter_of(gate, given.get("endpoint", ""), name)
     if changed in {"rule", "limiter"} and name:
         found[changed] = name
     elif part not in {ALL, OWN}:
@@ -185,9 +186,9 @@ def _status(text: str) -> int | None:
     return int(text) if text else None
 
 
-def _limiter_of(plans: Plans, endpoint: str, rule: str) -> str:
+def _limiter_of(gate: AppGate, endpoint: str, rule: str) -> str:
     """The limiter that a rule belongs to."""
-    for limiter in _limiters_at(plans, endpoint):
+    for limiter in _limiters_at(gate, endpoint):
         if any(each == rule for each, _ in limiter.rules):
             return limiter.declaration.shown_name
     unknown = Phrase('no rule at "{endpoint}" has this name', endpoint=endpoint)
@@ -237,16 +238,17 @@ def change_of(gate: AppGate, found: Proposal) -> Change:
     return Change(given, found.mistakes, found_impact)
 
 
-def _limiters_at(plans: Plans, endpoint: str) -> Iterator[PlannedLimiter]:
-    for (name, _), plan in plans.planned.items():
-        yield from plan.limiters if name == endpoint else ()
+def _limiters_at(gate: AppGate, endpoint: str) -> list[PlannedLimiter]:
+    """The limiters of an endpoint, with those of other extensions."""
+    plans = [plan for (name, _), plan in gate.plans.planned.items() if name == endpoint]
+    return [*chain(*(plan.limiters for plan in plans)), *(gate.limiters_elsewhere(endpoint) if plans else ())]
 
 
-def parts_at(plans: Plans, endpoint: str) -> list[tuple[str, str]]:
+def parts_at(gate: AppGate, endpoint: str) -> list[tuple[str, str]]:
     """What can be changed at an endpoint: the values and the texts of a choice."""
     rules: dict[str, str] = {}
     owners: dict[str, str] = {}
-    for limiter in _limiters_at(plans, endpoint):
+    for limiter in _limiters_at(gate, endpoint):
         owners.setdefault(f"limiter:{limiter.declared.shown_name}", limiter.declared.shown_name)
         for rule_name, rule in limiter.rules:
             rules.setdefault(f"rule:{rule_name}", f"{rule_name}: {rule}")

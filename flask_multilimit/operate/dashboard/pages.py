@@ -169,7 +169,7 @@ def _change(found: changes.Proposal) -> Response:
     return render(
         "change.html",
         status=found.status,
-        parts_at=changes.parts_at(gate.plans, found.given.get("endpoint", "")),
+        parts_at=changes.parts_at(gate, found.given.get("endpoint", "")),
         types=changes.types_of(gate.plans),
         enabled=gate.applier.enabled,
         shared=gate.applier.control.shared,

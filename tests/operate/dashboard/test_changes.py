@@ -13,7 +13,7 @@ from flask.testing import FlaskClient
 from flask_wtf.csrf import CSRFProtect  # type: ignore[import-untyped]
 from werkzeug.test import TestResponse
 
-from flask_multilimit import IP, MultiLimit, Rule, rate_limiter
+from flask_multilimit import IP, MultiLimit, RateLimiter, Rule, rate_limiter
 from flask_multilimit.control.store import KINDS, Change
 from flask_multilimit.dashboard import Dashboard
 from flask_multilimit.engine import StorageError
@@ -60,6 +60,19 @@ def test_form_offers_the_parts_that_can_be_changed(ada: FlaskClient) -> None:
     more = previewed(ada, endpoint="show", part="more").text
     types = re.findall(r"<option[^>]*>([^<]*)", more.partition('name="type"')[2].partition("</select>")[0])
     assert types == ["default", "ip", "user"]
+
+
+def test_form_offers_the_limits_of_extensions_that_the_page_limits_links_to(app: Flask, ada: FlaskClient) -> None:
+    def listing(_: Flask, endpoint: str) -> dict[str, list[RateLimiter]]:
+        return {"mail plans": [rate_limiter("5/hour", type=lambda: "ann", name="plan")]} if endpoint == "show" else {}
+
+    app.extensions["multilimit"].add_listing(listing)
+
+    form = previewed(ada, endpoint="show", part="rule:plan-3600s").text
+    shadow = previewed(ada, **{**RULE, "part": "rule:plan-3600s", "what": "shadow"}).text
+
+    assert '<option value="rule:plan-3600s" selected>plan-3600s: 5 per 3600s</option>' in form
+    assert "<strong>limiter plan at show: shadow</strong>" in shadow
 
 
 def test_preview_shows_a_change_without_making_it(app: Flask, ada: FlaskClient) -> None:
