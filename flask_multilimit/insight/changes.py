@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -149,13 +149,13 @@ def entries(gate: AppGate, *, kind: str = "", q: str = "", page: int = 1, rows: 
     ]
     wanted.sort(key=lambda each: -each.since)
     shown, paging = paged(wanted, page, rows)
-    idle, left_out = _idle(gate, shown), gate.applier.unfit
+    matching_nothing, left_out = idle(gate, shown), gate.applier.unfit
     kinds = Counter(each.kind for each in document.entries)
     listed = () if gate.access is None else gate.access.declared
     return Entries(
         kind=kind,
         q=q,
-        entries=tuple(entry_of(each, idle=each.id in idle, left_out=each.id in left_out) for each in shown),
+        entries=tuple(entry_of(each, idle=each.id in matching_nothing, left_out=each.id in left_out) for each in shown),
         counts={each: kinds[each] for each in KINDS},
         declared=tuple(DeclaredEntry(each.action, f"{each.action} {each.who}", each.where) for each in listed),
         problem=problem,
@@ -164,11 +164,14 @@ def entries(gate: AppGate, *, kind: str = "", q: str = "", page: int = 1, rows: 
     )
 
 
-def _idle(gate: AppGate, entries: Iterable[Override | Listing]) -> set[str]:
-    """The entries that match nothing in the app."""
-    effective = gate.plans.overrides.effective
-    overrides = (each for each in entries if isinstance(each, Override))
-    return {each.id for each in overrides if each.id not in effective and each in gate.plans.overrides.entries}
+def idle(gate: AppGate, entries: Iterable[Override | Listing]) -> set[str]:
+    """The entries that match nothing in the app, and none of the limits that other extensions check."""
+    overrides = gate.plans.overrides
+    known = {each.id for each in entries if isinstance(each, Override) and each in overrides.entries}
+    if gate.listings and not known <= overrides.effective:
+        for endpoint in {route.endpoint for route in gate.app.url_map.iter_rules()}:
+            deque(gate.limiters_elsewhere(endpoint), maxlen=0)  # finds the overrides that apply to them
+    return known - overrides.effective
 
 
 def history(gate: AppGate, *, q: str = "", page: int = 1, rows: int = 50, most: int = MOST_HISTORY) -> History:

@@ -23,6 +23,17 @@ from support.doubles import raising
 from support.servers import Server
 from support.waiting import until
 
+EXTENDED = """
+from flask import Flask
+from flask_multilimit import MultiLimit, rate_limiter
+
+app = Flask("shop")
+app.config.from_prefixed_env()
+app.add_url_rule("/", "index", lambda: "ok")
+plan = rate_limiter("5/hour", type=lambda: "ann", name="plan")
+MultiLimit(app).add_listing(lambda app, endpoint: {"mail plans": [plan] if endpoint == "index" else []})
+"""
+
 
 def wait_for_status(shop: FlaskClient, path: str, status: int) -> None:
     until(lambda: call(shop, path) == [status], 15)
@@ -425,6 +436,20 @@ def test_history_names_author_of_replaced_change(on_server: Command) -> None:
     assert "matches nothing" not in on_server("entries").out
     told = on_server("history", columns=200).out_on_one_line
     assert "in place of rule ip-20s at update: 50 per 20 seconds by ann" in told
+
+
+def test_change_of_a_limit_of_an_extension_is_not_said_to_match_nothing(tmp_path: Path, server: Server) -> None:
+    app = tmp_path / "app.py"
+    app.write_text(EXTENDED)
+    extended = Command(app, server.url)
+    for rule in ("plan-3600s", "gone-60s"):
+        extended("set", "index", rule, "9/hour", "--lasting", "--yes", "--force")
+
+    idle = [each["rule"] for each in extended("entries", "--json").json["entries"] if each["idle"]]
+    warned = extended("doctor").out_on_one_line
+
+    assert idle == ["gone-60s"]
+    assert ("rule gone-60s" in warned, "rule plan-3600s" in warned) == (True, False)
 
 
 def test_history_marks_the_changes_in_force(on_server: Command) -> None:
