@@ -308,19 +308,19 @@ def _retry_at(given: str, now: float) -> int:
 def _multilimit_of(app: Flask, settings: Settings) -> MultiLimit:
     """The app's MultiLimit, or a new one for the storage that the settings name."""
     wanted = None if settings.storage_uri is None else storage_from(settings.storage_uri, settings.storage_options)
-    if MULTILIMIT not in app.extensions:
-        app.config.setdefault("MULTILIMIT_HEADERS", "off")
-        app.config.setdefault("MULTILIMIT_RETRY_AFTER", "date" if settings.retry_after == "http-date" else "seconds")
-        app.extensions[f"{EXTENSION}.uri"] = settings.storage_uri
-        return MultiLimit(app, storage=wanted)
-    multilimit: MultiLimit = app.extensions[MULTILIMIT]
+    known: MultiLimit | None = app.extensions.get(MULTILIMIT)
     named = app.extensions.get(f"{EXTENSION}.uri", app.config.get("MULTILIMIT_STORAGE_URI"))
-    if settings.storage_uri not in {None, named} and wanted != named:
+    if (known or named) and settings.storage_uri not in {None, named} and wanted != named:
         with app.app_context():
-            in_memory = not multilimit.limiter.storage.shared
+            in_memory = known is not None and not known.limiter.storage.shared
         if not (in_memory and settings.is_in_memory):
             raise ConfigurationError(
                 f"the app {app.name!r} already has another storage: all Limiters and the MultiLimit of an app share "
-                "one; set MULTILIMIT_STORAGE_URI, and leave out RATELIMIT_STORAGE_URI"
+                "one; set MULTILIMIT_STORAGE_URI, and leave out RATELIMIT_STORAGE_URI and storage_uri"
             )
-    return multilimit
+    if known is not None:
+        return known
+    app.config.setdefault("MULTILIMIT_HEADERS", "off")
+    app.config.setdefault("MULTILIMIT_RETRY_AFTER", "date" if settings.retry_after == "http-date" else "seconds")
+    app.extensions[f"{EXTENSION}.uri"] = settings.storage_uri or named
+    return MultiLimit(app, storage=wanted)

@@ -122,6 +122,19 @@ def test_limiter_uses_the_storage_of_the_existing_multilimit() -> None:
         assert limiter.storage.storage is multilimit.limiter.storage
 
 
+@pytest.mark.parametrize(("ours", "theirs"), [("redis://host", "memory://"), ("redis://host", "redis://other")])
+def test_storage_other_than_that_of_the_settings_of_multilimit_is_an_error(ours: str, theirs: str) -> None:
+    app = app_with(MULTILIMIT_STORAGE_URI=ours)
+    with pytest.raises(ConfigurationError, match="leave out RATELIMIT_STORAGE_URI and storage_uri"):
+        Limiter(get_remote_address, app=app, storage_uri=theirs)
+
+
+def test_storage_may_be_named_in_both_settings() -> None:
+    app = app_with(MULTILIMIT_STORAGE_URI="redis://localhost:1")
+    for uri in (None, "redis://localhost:1", "redis://:1"):
+        assert Limiter(get_remote_address, app=app, storage_uri=uri).storage.storage.shared
+
+
 def test_storage_other_than_that_of_multilimit_is_an_error() -> None:
     app = app_with(RATELIMIT_STORAGE_URI="redis://host")
     MultiLimit(app)
