@@ -53,6 +53,7 @@ class Limiter:
         check_options(options)
         self.key_func: KeyFunction | None = None if key_func is True else key_func  # each limit may have its own
         check("key_func", self.key_func, callable, "a callable that returns the key of the client")
+        check("key_func", self.key_func, lambda given: not isinstance(given, Flask), "a callable, and app=app")
         self.app = app
         self.enabled: bool = enabled
         """``False`` lets everything pass; may be changed at any time."""

@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 import pytest
+from flask import Flask
 
 from flask_multilimit import ConfigurationError
 from flask_multilimit.compat.flask_limiter import Limiter
@@ -28,6 +29,11 @@ def test_wrong_argument_of_a_limiter_is_an_error_that_names_it(argument: str, no
 def test_wrong_key_function_of_a_limiter_is_an_error_that_names_it(nonsense: Any) -> None:
     with pytest.raises(ConfigurationError, match="key_func="):
         Limiter(nonsense)
+
+
+def test_app_in_place_of_the_key_function_is_an_error() -> None:
+    with pytest.raises(ConfigurationError, match="key_func=<Flask 'shop'>: give a callable, and app=app"):
+        Limiter(Flask("shop"))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("nonsense", [5.5, b"x", ["a"]], ids=lambda each: type(each).__name__)
