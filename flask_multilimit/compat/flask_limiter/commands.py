@@ -110,12 +110,14 @@ def clear(endpoint: str | None, path: str | None, method: str | None, key: str, 
         _print(line for state in states for line in _lines(state, only, key))
         click.confirm(visible(f"Proceed with resetting limits for key: {key}?"), abort=True)
     for state in states:
-        for title, listed, _ in _routes(state, only):
+        for title, listed, notes in _routes(state, only):
             chosen = [each for each in listed if only is None or each.source != "application"]
             for each in chosen:
                 strategy = state.strategy_at(each.endpoint)
                 strategy.clear(each.limit.limit, *state.identifiers(key, each.scope))
-            _print([title, *(f"    {each}: Cleared" for each in chosen)])
+            _print(
+                [title, *(f"    {each}: Cleared" for each in chosen), *(f"    {each}; not cleared" for each in notes)]
+            )
 
 
 class Listed(NamedTuple):

@@ -463,6 +463,14 @@ def test_flask_limiter_shows_what_is_left_when_an_override_puts_two_rules_in_pla
     assert "2 per 1 minute: Fail (0 out of 2 remaining)" in shown
 
 
+def test_flask_limiter_clear_names_the_limits_that_it_cannot_clear(limiter: Limiter, app: Flask) -> None:
+    app.get("/", endpoint="index")(limiter.limit(lambda: request.args["limit"])(named("v99")))
+
+    run = app.test_cli_runner().invoke(app.cli.commands["limiter"], ["clear", "--key", "127.0.0.1", "-y"])
+
+    assert "<lambda>: depends on the request; not cleared\n" in run.output
+
+
 def test_current_limits_show_what_is_left_of_each_limit_that_an_override_has_replaced(
     limiter: Limiter, app: Flask
 ) -> None:
