@@ -73,15 +73,14 @@ class Limiter:
         if isinstance(app, LocalProxy):  # frameworks pass current_app
             app = app._get_current_object()
         self.enabled = bool(app.config.setdefault(ConfigVars.ENABLED, self.enabled))
-        limiters: set[Limiter] = app.extensions.setdefault("limiter", set())
-        if not self.enabled or self in limiters:
+        if not self.enabled or self in app.extensions.setdefault("limiter", set()):
             return
         state = self._latest = InForce(app, self, self._options)
         if self._auto_check:
             app.before_request(functools.partial(self._before_request, state))
         app.after_request(functools.partial(self._after_request, state))
         add_commands(app)
-        limiters.add(self)
+        app.extensions["limiter"].add(self)
         self.initialized = True
 
     # Declarations

@@ -1204,7 +1204,8 @@ def switched_off(lib: Library) -> str:
     for switch in switches:
         s = lib.shop(default_limits=["1/minute"], RATELIMIT_STORAGE_URI="tape://", **switch)
         s.limited("/", "1/minute")
-        seen.append(f"{s.codes('/*2')} {s.limiter.enabled} {s.limiter.initialized}")
+        known = "limiter" in s.app.extensions
+        seen.append(f"{s.codes('/*2')} {s.limiter.enabled} {s.limiter.initialized} {known}")
     return " | ".join(seen)
 
 
