@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import cached_property
 from math import floor
@@ -92,8 +93,12 @@ def fitting(
     overrides: Sequence[Override], make: Callable[[Sequence[Override]], object]
 ) -> tuple[tuple[Override, ...], dict[str, ConfigurationError]]:
     """The ``overrides`` that ``make`` accepts together, and by id why it does not accept the others: they were made for
-    another release of the app. If these are few, this takes few tries."""
+    another release of the app. If these are few, this takes few tries, and even fewer with those for single clients,
+    which may be many, and which are as fit as they are alone: so they come last."""
     make(())
+    with suppress(ConfigurationError):
+        make(tuple(overrides))
+        return tuple(overrides), {}
     unfit: dict[str, ConfigurationError] = {}
 
     def keep(kept: tuple[Override, ...], candidates: Sequence[Override]) -> tuple[Override, ...]:
@@ -108,7 +113,8 @@ def fitting(
         middle = len(candidates) // 2
         return keep(keep(kept, candidates[:middle]), candidates[middle:])
 
-    return keep((), overrides), unfit
+    general, special = ([each for each in overrides if (each.who is None) == for_all] for for_all in (True, False))
+    return keep(keep((), general), special), unfit
 
 
 def as_far_as_they_fit(overrides: Overrides, scopes: Sequence[str], make: Callable[[Overrides], T]) -> T:

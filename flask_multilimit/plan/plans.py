@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
@@ -116,13 +117,20 @@ class Plans:
     def changed(self, overrides: Overrides) -> Plans:
         """The plans after ``overrides``. Raises :class:`ConfigurationError` if limits like these could not be
         declared."""
-        plans = self._with(overrides)
+        plans = Plans(
+            self.app,
+            self.sources,
+            subjects=self.subjects,
+            key_prefix=self.planner.prefix,
+            overrides=overrides,
+            declared=self.declared,
+        )
         plans.ensure()
         for stack in (found() for found in self._services.keyrefs()):  # other threads may add some meanwhile
             if stack is not None:
                 made = list(self._services[stack])
                 try:
-                    plans._services[stack] = {known: plans._make_service(stack, known) for known in made}
+                    plans._services[stack] = {known: plans._make_service(stack, known, plans.planner) for known in made}
                 except ConfigurationError:  # its next call ignores overrides that do not fit it
                     plans._reject_unfit(stack, made)
         reject_mixed(plans.made)
@@ -132,24 +140,14 @@ class Plans:
         """Raise :class:`ConfigurationError` for an override that names this function, and so is for nothing else."""
 
         def make(some: Iterable[Override]) -> None:
-            plans = self._with(self.overrides.only(some))
+            planner = replace(self.planner, overrides=self.overrides.only(some))
             for each in methods:
-                plans._make_service(stack, each)
+                self._make_service(stack, each, planner)
 
         _, unfit = fitting(self.overrides.at(stack.where).entries, make)
         for each in self.overrides.entries:
             if each.id in unfit and each.endpoint == stack.where:
                 raise unfit[each.id]
-
-    def _with(self, overrides: Overrides) -> Plans:
-        return Plans(
-            self.app,
-            self.sources,
-            subjects=self.subjects,
-            key_prefix=self.planner.prefix,
-            overrides=overrides,
-            declared=self.declared,
-        )
 
     def ensure(self) -> None:
         """Make the plans of all endpoints that have none yet."""
@@ -230,7 +228,7 @@ class Plans:
             known = method if method in METHODS or method in named else ""  # one plan for all that clients invent
         plans = self._services.setdefault(stack, {})
         if known not in plans:
-            plans[known] = self._elsewhere(stack.where, lambda plans: plans._make_service(stack, known))
+            plans[known] = self._elsewhere(stack.where, lambda planner: self._make_service(stack, known, planner))
             if self.declared is not self:  # these keep the rules by request when overrides change
                 with suppress(ConfigurationError):
                     self.declared.of_service(stack, method)
@@ -245,7 +243,7 @@ class Plans:
         if by_subject:
             declaration = counted_together(declaration, others)
         reject_mixed_check(declaration, others)
-        plan = self._elsewhere(scope, lambda plans: plans.planner.plan(scope, [declaration], None))
+        plan = self._elsewhere(scope, lambda planner: planner.plan(scope, [declaration], None))
         plan.cached_apply = Plan.apply_to  # it is checked once
         return plan if by_subject else self._checked(plan)
 
@@ -354,20 +352,16 @@ class Plans:
         )
         return self._checked(made)
 
-    def _make_service(self, stack: Stack, method: str | None) -> Plan:
-        added = self.overrides.limits_at(stack.where, exempt=True)  # not those for "*": a task has no address
-        return self._checked(self.planner.plan(stack.where, stack.declarations, method, added=added))
+    def _make_service(self, stack: Stack, method: str | None, planner: Planner) -> Plan:
+        added = planner.overrides.limits_at(stack.where, exempt=True)  # not those for "*": a task has no address
+        return self._checked(planner.plan(stack.where, stack.declarations, method, added=added))
 
-    def _elsewhere(self, scope: str, make: Callable[[Plans], Plan]) -> Plan:
+    def _elsewhere(self, scope: str, make: Callable[[Planner], Plan]) -> Plan:
         """The plan of a function or a check, which is known only when it is called. Overrides that do not fit it are
         ignored there, which is logged once."""
         if self.declared is self:
-            return make(self)
-
-        def make_with(some: Overrides) -> Plan:
-            return make(self if some is self.overrides else self._with(some))
-
-        return as_far_as_they_fit(self.overrides, (scope,), make_with)
+            return make(self.planner)
+        return as_far_as_they_fit(self.overrides, (scope,), lambda some: make(replace(self.planner, overrides=some)))
 
     def _checked(self, plan: Plan) -> Plan:
         """``plan``. Raises :class:`ConfigurationError` if it limits users and the app does not say who they are."""

@@ -115,6 +115,23 @@ def test_only_overrides_that_do_not_fit_are_left_out(unfit: str) -> None:
     assert set(errors) == set(unfit)
 
 
+def test_overrides_for_many_clients_are_tried_few_times_beside_one_for_all_that_does_not_fit() -> None:
+    """Each check may try them, if its limit is known only when it is called."""
+    made = [override("a", off=True), *(override(who=Who.parse(f"user:{number}"), times=2) for number in range(1000))]
+    entries = [each.model_copy(update={"id": f"{number:08x}"}) for number, each in enumerate(made)]
+    tried = list[int]()
+
+    def make(some: Sequence[Override]) -> None:
+        tried.append(len(some))
+        if any(each.endpoint == "a" for each in some):
+            raise ConfigurationError("does not fit")
+
+    kept, _ = fitting(entries, make)
+
+    assert len(kept) == 1000
+    assert sum(tried) < 3 * len(entries)
+
+
 # Hits without a plan
 
 
