@@ -227,6 +227,13 @@ def subjects_given(
     return given
 
 
+def forms_of(given: Mapping[str, str]) -> dict[str, str]:
+    """The subjects that are ``given`` by the ids that the app knows: a client may have chosen what is taken for a
+    digest, or for the form of another id, where a person gives it. What looks like several parts may be these."""
+    like = ("*", keys.TEXT)
+    return {name: keys.own_form(name, value) if value.startswith(like) else value for name, value in given.items()}
+
+
 def _given_id(name: str, value: object) -> str:
     found = _id_from(value)
     if found is None:
@@ -320,14 +327,11 @@ class Subjects:
         return subject if known_id(subject) != subject.value else _own(*subject)
 
     def clients_from(self, given: object) -> dict[str, str]:
-        """As :func:`subjects_from`, of what the app knows; none if nobody is given. Raises as :meth:`require_clients`,
-        too."""
+        """The :func:`forms_of` the :func:`subjects_from` what an app gives; none if it gives nothing. Raises as
+        :meth:`require_clients`, too."""
         found = {} if given is None else subjects_from(given)
         self.require_clients(found)
-        # A client may have chosen what counted() takes for the form of another id.
-        return {
-            name: keys.own_form(name, value) if value.startswith(keys.TEXT) else value for name, value in found.items()
-        }
+        return forms_of(found)
 
     def require_clients(self, given: Mapping[str, str]) -> None:
         """Raise :class:`ConfigurationError` for a misspelled address among the ``given`` subjects, and for a network

@@ -16,6 +16,7 @@ from ..declare.subjects import (
     LimitType,
     Named,
     Subject,
+    forms_of,
     parts_with_names,
     spellings,
     subjects_from,
@@ -130,7 +131,7 @@ def client_named(
     """The client that has these subjects. Raises :class:`ConfigurationError`, also if nobody is named and for a type
     that no limit has."""
     named = {} if subject is None else subjects_from(subject)
-    given = subjects_given(user=user, ip=ip, subjects=named)
+    given = forms_of(subjects_given(user=user, ip=ip, subjects=named))
     if not given:
         raise ConfigurationError('standing: whose? Give user="42", ip="203.0.113.7" or subject="api_key:key-0"')
     require_types(gate.plans, given)

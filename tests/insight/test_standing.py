@@ -646,6 +646,19 @@ def test_standing_of_several_parts_knows_the_entries_about_each_of_them(denied: 
     assert [each.id for each in found.entries] == [entry.id]
 
 
+def test_standing_of_a_user_is_that_of_the_id_which_the_app_knows() -> None:
+    """Not that of a user who is listed so, and not that of a digest."""
+    app, odd = Flask("shop"), f"*{'0a' * 20}"
+    MultiLimit(app, user_loader=lambda: request.headers["X-User"])
+    app.add_url_rule("/", "show", rate_limiter(type=USER, rules="1/minute")(view()))
+    assert statuses(app, "/", headers={"X-User": odd}) == [200]
+
+    with app.app_context():
+        found = [app.extensions["multilimit"].standing(user=user) for user in (odd, f"text:{odd}")]
+
+    assert [each.state for each in found] == ["refused", "passes"]
+
+
 def test_standing_of_a_client_that_is_not_logged_in_knows_the_entries_about_its_address() -> None:
     app = Flask("shop")
     MultiLimit(app, user_loader=lambda: None)
