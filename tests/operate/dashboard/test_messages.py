@@ -146,6 +146,12 @@ def test_translations_have_the_same_placeholders_and_are_compiled(catalogue: Pat
 
 
 @pytest.mark.parametrize("catalogue", CATALOGUES.values(), ids=CATALOGUES)
+def test_each_text_is_translated_once_as_msgfmt_demands(catalogue: Path) -> None:
+    found = re.findall(r'^msgid "(.+)"$', catalogue.read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(found) == len(set(found))
+
+
+@pytest.mark.parametrize("catalogue", CATALOGUES.values(), ids=CATALOGUES)
 def test_chinese_texts_have_chinese_punctuation(catalogue: Path) -> None:
     """It is as wide as a character. Text that a visitor types keeps its own punctuation."""
     ours = [chinese.replace("类型名:对象", "") for chinese in texts(catalogue).values()]
