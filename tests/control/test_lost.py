@@ -96,23 +96,6 @@ def test_version_continues_after_a_loss_and_workers_see_the_next_change(own_serv
     assert len(put_back(one)) == 1
 
 
-def test_newer_copy_of_two_workers_wins(own_server: Server) -> None:
-    newer, older = serving(own_server), serving(own_server)
-    newer.control.deny("10.0.0.1", lasting=True)
-    until(lambda: stamp_in(older) == stamp_in(newer))
-    older.follower.close()
-    newer.follower.close()
-    newer.control.deny("10.0.0.2", lasting=True)
-    newer.follower.close()
-
-    restart(own_server)
-    for each in (older, newer) * 3:
-        each.follower.ask()
-
-    assert denied(older) == denied(newer) == {"10.0.0.1", "10.0.0.2"}
-    assert stamp_in(older) == stamp_in(newer)
-
-
 def test_change_made_right_after_the_loss_is_kept(own_server: Server) -> None:
     worker = serving(own_server)
     worker.control.deny("10.0.0.1", lasting=True)
@@ -387,69 +370,6 @@ def test_nothing_is_put_back_beside_newer_changes_while_the_history_does_not_ans
     ask_twice(shop)
 
     assert denied(shop) == {"10.0.0.1", CLIENT}
-
-
-def test_lifted_denial_stays_lifted_after_a_restart_from_a_snapshot_and_another_change(
-    shop: Shop, own_server: Server
-) -> None:
-    lifted = shop.control.deny(CLIENT, lasting=True)
-    snapshot = document_in(own_server)
-    shop.control.undo(lifted.id)
-    shop.follower.close()
-
-    restart(own_server, snapshot)
-    shop_on(own_server.tcp_url).control.deny("10.0.0.1", lasting=True)
-    ask_twice(shop)
-
-    assert denied(shop) == {"10.0.0.1"}
-
-
-def test_lifted_denial_stays_lifted_after_another_change_though_a_worker_that_missed_that_has_put_it_back(
-    shop: Shop, own_server: Server
-) -> None:
-    stopped = serving(own_server)
-    lifted = shop.control.deny(CLIENT, lasting=True)
-    until(stopped.denies)
-    stopped.follower.close()
-    shop.control.undo(lifted.id)
-    shop.follower.close()
-
-    restart(own_server)
-    shop_on(own_server.tcp_url).control.deny("10.0.0.1", lasting=True)
-    stopped.follower.ask()
-    ask_twice(shop)
-
-    assert denied(shop) == {"10.0.0.1"}
-
-
-def test_lost_change_that_replaced_another_is_put_back_beside_a_newer_one(shop: Shop, own_server: Server) -> None:
-    shop.control.deny(CLIENT, lasting=True)
-    snapshot = document_in(own_server)
-    shop.control.allow(CLIENT, lasting=True)
-    shop.follower.close()
-
-    restart(own_server, snapshot)
-    shop_on(own_server.tcp_url).control.deny("10.0.0.1", lasting=True)
-    ask_twice(shop)
-
-    assert {str(each) for each in shop.control.entries()} == {f"allow {CLIENT}", "deny 10.0.0.1"}
-
-
-def test_denial_that_was_replaced_after_the_loss_does_not_come_back_when_that_is_undone(
-    shop: Shop, own_server: Server
-) -> None:
-    shop.control.deny(CLIENT, lasting=True, author="ann")
-    snapshot = document_in(own_server)
-    shop.control.deny("10.0.0.1", lasting=True)
-    shop.control.deny("10.0.0.2", lasting=True)
-    shop.follower.close()
-
-    restart(own_server, snapshot)
-    operator = shop_on(own_server.tcp_url)
-    operator.control.undo(operator.control.allow(CLIENT, lasting=True).id)
-    ask_twice(shop)
-
-    assert denied(shop) == {"10.0.0.1", "10.0.0.2"}
 
 
 def test_import_after_the_loss_is_kept(shop: Shop, own_server: Server) -> None:
