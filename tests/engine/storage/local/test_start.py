@@ -365,10 +365,20 @@ def test_error_says_why_python_does_not_start(place: Place, monkeypatch: pytest.
     remove_log(place)
 
 
-def test_error_of_a_failed_start_is_the_same_at_each_attempt(place: Place, program: Callable[[str], None]) -> None:
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        ('ulimit -n 16; exec "$0.real" "$@"', "Your current 'ulimit -n' of 16 is not enough"),
+        ("echo no room for me; exit 1", "no room for me"),
+    ],
+    ids=["log of the server", "one line"],
+)
+def test_error_of_a_failed_start_is_the_same_at_each_attempt(
+    place: Place, program: Callable[[str], None], script: str, told: str
+) -> None:
     """So that repeated attempts are logged once. The log of the server, which has its pid and the time, is cut down."""
     limiter = limiter_at(place)
-    program('ulimit -n 16; exec "$0.real" "$@"')
+    program(script)
     messages = set[str]()
 
     for _ in range(2):
@@ -377,7 +387,7 @@ def test_error_of_a_failed_start_is_the_same_at_each_attempt(place: Place, progr
         messages.add(str(caught.value))
 
     (only,) = messages
-    assert "does not start: Your current 'ulimit -n' of 16 is not enough" in only
+    assert f"does not start: {told}" in only
     limiter.close()
     remove_log(place)
 
