@@ -172,7 +172,7 @@ class StoreInStorage:
         reply = self._run("history", [self.history_key], [str(most)])
         try:
             return [_change(id_, fields) for id_, fields in reply]
-        except (AttributeError, TypeError, ValueError, OverflowError):
+        except (TypeError, ValueError, OverflowError):
             raise StorageError(f"the reply about the history has the wrong shape: {reply!r:.80}") from None
 
     def announce(self, worker: Worker, before: Worker | None) -> None:
@@ -273,9 +273,7 @@ def _worker(text: str, seen: float) -> Worker | None:
 
 def _change(id_: Any, fields: Any) -> Change:
     """The change in an entry of the stream, whose id begins with the milliseconds of the server's clock."""
-    flat = [
-        _text(each) for each in (fields if isinstance(fields, list) else [x for pair in fields.items() for x in pair])
-    ]
+    flat = [_text(each) for each in fields]
     values = dict(zip(flat[::2], flat[1::2], strict=True))
     texts = {name: values.get(name, "") for name in Change.__annotations__}
     return cast("Change", {**texts, "at": int(_text(id_).partition("-")[0]) / 1000})

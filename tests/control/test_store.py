@@ -1,5 +1,6 @@
 """What the store of the control document sends to a server, and makes of its replies."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -8,7 +9,9 @@ import redis
 from control.conftest import shop_on
 from flask_multilimit.control import store as store_module
 from flask_multilimit.control.store import ANNOUNCED_SECONDS, StoreInStorage, Worker
-from flask_multilimit.engine import StorageError
+from flask_multilimit.engine import RedisStorage, StorageError
+from support.doubles import raising
+from support.servers import Server
 
 
 class Replying:
@@ -62,6 +65,47 @@ def test_history_of_the_wrong_shape_is_a_storage_error(reply: Any) -> None:
 def test_workers_of_the_wrong_shape_are_a_storage_error(reply: Any) -> None:
     with pytest.raises(StorageError, match="about workers has the wrong shape"):
         StoreInStorage(Replying(reply), prefix="").workers()
+
+
+@pytest.mark.parametrize(
+    ("reply", "ask"),
+    [
+        pytest.param([7, b"", 1, 0, b""], lambda store: store.read(""), id="document"),
+        pytest.param(7, lambda store: store.write("", "{}", {}), id="change"),
+        pytest.param([[b"1-0", [b"author", 7]]], lambda store: store.history(1), id="history"),
+        pytest.param([b"9", 7], lambda store: store.workers(), id="workers"),
+    ],
+)
+def test_reply_with_a_number_in_place_of_text_is_a_storage_error(
+    reply: Any, ask: Callable[[StoreInStorage], object]
+) -> None:
+    with pytest.raises(StorageError, match="has the wrong shape: 7"):
+        ask(StoreInStorage(Replying(reply), prefix=""))
+
+
+def test_error_of_a_change_without_a_reply_keeps_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = StorageError("no answer", remedy="look at the network", no_reply=True)
+    monkeypatch.setattr(Replying, "run_script", raising(error))
+    change: Any = {}
+
+    with pytest.raises(StorageError, match="the change may have been made") as caught:
+        StoreInStorage(Replying(None), prefix="").write("", "{}", change)
+
+    assert (caught.value.remedy, caught.value.no_reply) == ("look at the network", True)
+
+
+@pytest.mark.parametrize("options", [{}, {"decode_responses": True}, {"protocol": 3}], ids=str)
+def test_what_is_stored_is_read_with_any_client(server: Server, options: Any) -> None:
+    change: Any = {"what": "set", "author": "Ä"}
+    worker = Worker("shop:1", 1, "limits")
+    with redis.Redis.from_url(server.url, **options) as client:
+        store = StoreInStorage(RedisStorage(client), prefix="rate_limit:")
+        stamp = store.write("", '{"Ä":1}', change)
+        store.announce(worker, None)
+
+        assert store.read("")[:2] == (stamp, '{"Ä":1}')
+        assert [(each["what"], each["author"]) for each in store.history(9)] == [("set", "Ä")]
+        assert [each[:3] for each in store.workers().workers] == [worker[:3]]
 
 
 @pytest.fixture
