@@ -56,8 +56,8 @@ class StoredDocument(NamedTuple):
 
     stamp: str
     """Identifies this version of the document."""
-    text: str | None
-    """The document; ``None`` if the caller knows it already, or there is none."""
+    text: str
+    """The document; empty if the caller knows it already, or there is none."""
     now: float
     """POSIX time, by the clock of the store."""
     run: str = ""
@@ -106,7 +106,7 @@ class StoreInMemory:
     def read(self, known: str) -> StoredDocument:
         """The document, unless its stamp is ``known``."""
         with self._lock():
-            return StoredDocument(self._stamp, None if known == self._stamp else self._text, time.time())
+            return StoredDocument(self._stamp, "" if known == self._stamp else self._text, time.time())
 
     def write(self, seen: str, text: str, change: Change, *, lost: str = "") -> str | None:
         """Replace the document with the stamp ``seen``, and return the new stamp. If there is another document now,
@@ -153,7 +153,7 @@ class StoreInStorage:
             now = int(seconds) + int(microseconds) / 1_000_000
         except (TypeError, ValueError, OverflowError):
             raise StorageError(f"the reply about the control document has the wrong shape: {reply!r:.80}") from None
-        return StoredDocument(_text(stamp), None if _text(stamp) == known else _text(text), now, _text(run))
+        return StoredDocument(_text(stamp), _text(text), now, _text(run))
 
     def write(self, seen: str, text: str, change: Change, *, lost: str = "") -> str | None:
         version = max(version_of(seen), version_of(lost)) + 1

@@ -214,7 +214,7 @@ class ControlFollower:
         self._answered_at = read
         self.in_force = known = self.in_force._replace(now=found.now, read=read)
         if found.stamp != seen:
-            with _without_collections(len(found.text or "")):
+            with _without_collections(len(found.text)):
                 self._use_newest(found, read)
         else:
             self.in_force = known._replace(run=found.run)
@@ -264,7 +264,7 @@ class ControlFollower:
             return
         self.in_force = InForce(found.stamp, document, found.now, read, found.run)
         if self._copy is not None:
-            self._copy.write(found.stamp, found.run, found.text or "")
+            self._copy.write(found.stamp, found.run, found.text)
 
     def _with_changes_since(self, ours: Document, found: Document, stamp: str) -> Document:
         """``ours`` with the changes that were made since on a server that had lost later ones, and now has ``found``,

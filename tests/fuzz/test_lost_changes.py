@@ -38,7 +38,7 @@ class LossyStore:
     def read(self, known: str) -> StoredDocument:
         stamp, text, _ = self._kept
         run = f"run {self._run}" if stamp or known else ""
-        return StoredDocument(stamp, None if known == stamp else text, self._now, run)
+        return StoredDocument(stamp, "" if known == stamp else text, self._now, run)
 
     def write(self, seen: str, text: str, change: Change, *, lost: str = "") -> str:
         self._now += 1
