@@ -8,7 +8,7 @@ import redis
 
 from control.conftest import shop_on
 from flask_multilimit.control import store as store_module
-from flask_multilimit.control.store import ANNOUNCED_SECONDS, StoreInStorage, Worker
+from flask_multilimit.control.store import ANNOUNCED_SECONDS, StoreInStorage, Worker, version_of, written_at
 from flask_multilimit.engine import RedisStorage, StorageError
 from support.doubles import raising
 from support.servers import Server
@@ -123,6 +123,17 @@ def test_time_of_an_answer_is_that_of_the_server(store: StoreInStorage, redis_cl
     before, found, after = now(), store.read("").now, now()
 
     assert before <= found <= after
+
+
+def test_document_that_is_put_back_has_the_time_of_the_latest_change(store: StoreInStorage) -> None:
+    change: Any = {"what": "put back"}
+    stamp, found = "", list[tuple[int, int]]()
+
+    for lost in ("3-5000-a", "1-7000-b", "9-6000-c"):
+        stamp = store.write(stamp, "{}", change, lost=lost) or ""
+        found.append((version_of(stamp), written_at(stamp)))
+
+    assert found == [(4, 5000), (5, 7000), (10, 7000)]
 
 
 def test_announcement_of_a_worker_replaces_the_one_before_and_expires_without_the_document(
