@@ -218,6 +218,8 @@ class ControlFollower:
                 self._use_newest(found, read)
         else:
             self.in_force = known._replace(run=found.run)
+            if self._copy is not None and _server_of(found.run) != _server_of(known.run):
+                self._copy.write(known.stamp, found.run, known.document.dump())  # it has restarted with its data
             if not self._unreadable:
                 self._solve()
             self._prune(found.now)
@@ -366,6 +368,11 @@ def _has_lost(known: InForce, found: StoredDocument) -> bool:
     if found.stamp == known.stamp or version_of(found.stamp) > version_of(known.stamp):
         return False
     return not known.run or known.run != found.run
+
+
+def _server_of(run: str) -> str:
+    """``run`` without the evictions: a full server may evict a key at any time, and a copy is not written each time."""
+    return run.partition("evicted_keys")[0]
 
 
 @contextmanager

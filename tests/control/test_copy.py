@@ -107,6 +107,23 @@ def test_changes_survive_a_restart_of_the_server_and_of_all_workers(own_server: 
     until(lambda: shop_on(own_server.tcp_url).denies())
 
 
+def test_changes_deleted_after_a_restart_of_the_server_do_not_come_back_from_the_copy(
+    own_server: Server, copy: Path
+) -> None:
+    first = worker(own_server, copy)
+    first.control.deny(CLIENT, lasting=True)
+    first.follower.close()
+    kept: Any = own_server.client().hgetall("rate_limit:{control}:document")
+    own_server.kill()
+    own_server.restart()
+    own_server.client().hset("rate_limit:{control}:document", mapping=kept)
+    first.follower.ask()
+
+    own_server.client().flushall()
+
+    assert not worker(own_server, copy).denies()
+
+
 def test_deleted_changes_do_not_come_back_from_the_copy(own_server: Server, copy: Path) -> None:
     first = worker(own_server, copy)
     first.control.deny(CLIENT, lasting=True)
