@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from hashlib import blake2b
@@ -17,7 +17,7 @@ from ..declare.written import InvalidData, Mistake, nearest, parse_json
 from ..engine import ConfigurationError
 from ..engine.errors import brief, check_bool
 from ..engine.periods import nearest_date
-from ..engine.rules import LONGEST, UNITS, Rules
+from ..engine.rules import LONGEST, UNITS, Rule
 from ..engine.text import LONGEST_DURATION, LONGEST_NAME, Phrase, is_storable
 from .document import Document, document_from
 from .entries import Listing, Override, entry_from
@@ -122,7 +122,7 @@ class Control:
         rule: str | None = None,
         limiter: str | None = None,
         who: str | None = None,
-        rules: Rules | Mapping[str, Any] | None = None,
+        rules: Rule | str | Mapping[str, Any] | Sequence[Rule | str | Mapping[str, Any]] | None = None,
         times: float | None = None,
         shadow: bool | None = None,
         off: bool = False,

@@ -47,6 +47,7 @@ from ..engine.rules import (
     NAME,
     SHORTEST,
     SHORTEST_TIMEOUT,
+    fields_of,
     rule_of,
     rules_from,
 )
@@ -91,7 +92,7 @@ def _form(value: Any) -> str | None:
         return "<text>"
     if isinstance(value, int):
         return "<bool>" if isinstance(value, bool) else "<number>"
-    if isinstance(value, (Mapping, BaseModel)):
+    if isinstance(value, (Mapping, BaseModel, Rule)):
         return "<table>"
     return "<list>" if isinstance(value, (list, tuple)) else None
 
@@ -202,6 +203,15 @@ class WrittenRule(Written):
     @property
     def rule(self) -> Rule:
         return rule_of({"count": self.count, **self.given})
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_rule(cls, value: Any) -> Any:
+        """Code may give a :class:`Rule`."""
+        if not isinstance(value, Rule):
+            return value
+        names = {"period": "per", "time": "timeout" if value.holds_slots else "time"}
+        return {names.get(name, name): each for name, each in fields_of(value).items() if each is not None}
 
     @model_validator(mode="after")
     def _check_rule(self) -> WrittenRule:
@@ -548,9 +558,7 @@ def _needs_model(name: str, value: object) -> bool:
     if name == "rules" and (value is None or is_import_path(value)):
         return True
     if isinstance(value, (list, tuple)):
-        return any(isinstance(each, Mapping) for each in value) and all(
-            isinstance(each, (str, Mapping)) for each in value
-        )
+        return any(isinstance(each, Mapping) for each in value)
     return name in CALLABLES and isinstance(value, str)
 
 

@@ -661,6 +661,10 @@ def test_added_limiter_is_changed_by_later_changes_alone(shop: Shop, change: dic
         ({"limit": {"rules": ["9/hour"]}}, 'at show: new limit {"rules": ["9/hour"]}'),
         ({"limiter": "ip", "times": 1.5}, "limiter ip at show: 1.5 times the count"),
         ({"limiter": "ip", "rules": {"count": 9}}, 'limiter ip at show: {"count": 9}'),
+        (
+            {"limiter": "ip", "rules": Concurrent(9)},
+            'limiter ip at show: {"count": 9, "algorithm": "concurrency", "timeout": 60.0}',
+        ),
         ({"limiter": "ip", "rules": ["9/hour", {"count": 9}]}, 'limiter ip at show: ["9/hour", {"count": 9}]'),
         ({"endpoint": "*", "limiter": "ip", "shadow": True}, "limiter ip everywhere: shadow"),
         ({"limiter": "ip", "shadow": False}, "limiter ip at show: no shadow"),

@@ -10,7 +10,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from flask_multilimit import Ban, Concurrent, ConfigurationError, LimitType, Rule
+from flask_multilimit import Ban, Calendar, Concurrent, ConfigurationError, LimitType, Rule
 from flask_multilimit.config import Settings
 from flask_multilimit.declare.data import (
     CALLABLES,
@@ -53,6 +53,7 @@ RULES: list[tuple[Any, list[Rule]]] = [
     ({"count": 5, "timeout": 30, "algorithm": "concurrency"}, [Concurrent(5, timeout=30)]),
     ({"count": 5, "time": 30, "algorithm": "concurrency"}, [Concurrent(5, timeout=30)]),
     ({"count": 5, "time": 30, "timeout": None}, [Rule(30, 5)]),
+    ({"count": 5, "per": "year", "anchor": "04-06"}, [Calendar(5, "year", anchor="04-06")]),
 ]
 
 
@@ -60,6 +61,14 @@ RULES: list[tuple[Any, list[Rule]]] = [
 def test_data_can_declare_every_kind_of_rule(written: Any, rules: list[Rule]) -> None:
     declared = Declaration.of("here", limiter_options("here", {"rules": written}))
     assert declared.rules == tuple(rules)
+
+
+@pytest.mark.parametrize("rules", [rules for _, rules in RULES], ids=str)
+def test_data_that_code_makes_can_contain_every_kind_of_rule_as_an_object(rules: list[Rule]) -> None:
+    for given in (rules, tuple(rules), *(rules if len(rules) == 1 else ())):
+        written = validated(WrittenLimiter, "an override", {"rules": given})
+        read = WrittenLimiter.model_validate_json(written.model_dump_json(exclude_unset=True))
+        assert read.options["rules"] == tuple(rules)
 
 
 @pytest.mark.parametrize(
@@ -202,9 +211,11 @@ def test_override_never_imports_a_module(module: str, monkeypatch: pytest.Monkey
 
 
 def test_data_can_contain_python_objects() -> None:
-    written = {"type": LimitType.IP, "rules": [Rule(60, 5), "9/hour"], "charge_when": [401], "ban": {"after": 5}}
+    rules = [Rule(60, 5), {"count": 7, "time": 5}, "9/hour"]
+    written = {"type": LimitType.IP, "rules": rules, "charge_when": [401], "ban": {"after": 5}}
     declared = Declaration.of("here", limiter_options("here", written))
-    assert (declared.type, declared.rules, declared.ban) == (LimitType.IP, (Rule(60, 5), Rule(3600, 9)), Ban(after=5))
+    assert (declared.type, declared.ban) == (LimitType.IP, Ban(after=5))
+    assert declared.rules == (Rule(60, 5), Rule(5, 7), Rule(3600, 9))
     assert callable(declared.charge_when)
 
 
