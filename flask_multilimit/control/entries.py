@@ -108,10 +108,9 @@ class Override(_Entry):
         return self
 
     @property
-    def target(self) -> str:
+    def target(self) -> tuple[object, ...]:
         """Identifies what it changes: a later override with the same target replaces it."""
-        added = "+" if self.limit is not None else ""
-        return f"override {self.endpoint or '*'} {self.rule or ''} {self.limiter or ''} {self.who or ''} {added}"
+        return self.endpoint or "*", self.rule, self.limiter, self.who, self.limit is not None
 
     def __str__(self) -> str:
         where: str = Phrase("at {endpoint}", endpoint=self.endpoint) if self.endpoint else ""
@@ -163,8 +162,8 @@ class Listing(_Entry):
         return self
 
     @property
-    def target(self) -> str:
-        return f"list {self.who}"
+    def target(self) -> tuple[object, ...]:
+        return (self.who,)
 
     def __str__(self) -> str:
         return Phrase("{kind} {who}", kind=_KINDS.get(self.kind, self.kind), who=self.who)

@@ -632,6 +632,16 @@ def test_override_of_what_another_one_has_made_is_neither_idle_nor_an_error(shop
     assert shop.control.idle() == set()
 
 
+def test_changes_of_different_limits_are_separate_entries_whatever_blanks_their_names_have(shop: Shop) -> None:
+    shop.app.add_url_rule("/", "show   user:x", view())
+    shop.control.override("show", who="user:x   ", times=2, lasting=True, force=True)
+    shop.control.override("show   user:x", off=True, lasting=True, force=True)
+    assert [str(each) for each in shop.control.entries()] == [
+        "user:x    at show: 2 times the count",
+        "at show   user:x: off",
+    ]
+
+
 def test_added_limiter_and_factor_at_one_endpoint_are_separate_entries(shop: Shop) -> None:
     shop.control.override("show", times=2, lasting=True)
     shop.control.override("show", limit={"type": "ip", "rules": "1/minute"}, lasting=True)
