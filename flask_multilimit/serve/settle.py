@@ -75,7 +75,7 @@ class Settlement:
         holder = holder_of_call()
         if holder is None:
             holder = self._holder_of_request()
-        if holder is None or holder.ended:  # nobody knows when the work ends, so its slots expire
+        if holder is None:  # nobody knows when the work ends, so its slots expire
             return
         is_held = False
         try:
@@ -134,7 +134,7 @@ class Settlement:
     def without_response(self, record: Record | None) -> None:
         """Settle what the view has said if there is no response, or not one that ``after_request`` functions let
         through: the error of the view propagates to the server, or one of these functions has raised."""
-        if record is not None and record.open_charges and not record.answered:
+        if record is not None and not record.answered:
             said = [each for each in _settling_in(record) if each.settle is True]
             self._settle_now(None, record, record, said)
 
@@ -226,7 +226,7 @@ class Settlement:
             scope = getattr(settled.hits, "scope", None) or OTHERS
             gives_all_back = not any(new.values()) and any(hit.cost for hit in settled.hits if hit.key in new)
             outcome: Outcome = "refunded" if gives_all_back else "settled"
-            decision = settled.replaced(settled=new) if before.settled else settled
+            decision = settled.replaced(settled=new)
             report(outcome, self._in_force.audience, endpoint=scope, decided_by=decision.decided_by, decision=decision)
 
 

@@ -89,8 +89,7 @@ def release_when_requests_end(app: Flask) -> None:
 def _at_response(sender: Flask, response: Response, **_: Any) -> None:
     if _current_slots() is None or (sender.testing and is_complete(response)):
         return
-    if not isinstance(response.get_app_iter, _HoldingBodyMaker):  # a view may return the same object again and again
-        response.get_app_iter = _HoldingBodyMaker(response.get_app_iter)  # type: ignore[method-assign]
+    response.get_app_iter = _HoldingBodyMaker(response.get_app_iter)  # type: ignore[method-assign]
 
 
 def _current_slots() -> RequestHolder | None:
@@ -195,4 +194,3 @@ class _HoldingBody:
     def __del__(self) -> None:
         if self._slots is not None:  # in another thread: garbage may be collected at any point of any code
             KEEPER.call_soon(self._slots.end)
-            self._slots = None
