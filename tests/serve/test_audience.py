@@ -8,9 +8,10 @@ from flask import Flask, abort
 from flask.testing import FlaskClient
 
 from flask_multilimit import ConfigurationError, LimitType, MultiLimit, Rule, rate_limiter, signals
-from flask_multilimit.engine import DenyCache, Limiter, MemoryStorage, StorageError, hits_for
+from flask_multilimit.engine import DenyCache, Hit, Limiter, MemoryStorage, StorageError, hits_for
 from flask_multilimit.observe.events import (
     AFTERWARDS,
+    OTHERS,
     OUTCOMES,
     PASSED,
     SLEPT_SECONDS,
@@ -184,9 +185,16 @@ def test_events_of_a_check_and_its_refund_name_the_scope(
 
     with app.app_context():
         decision = multilimit.check("1/minute", scope="mail", subject="user:a")
+        multilimit.check("1/minute", scope="sms", subject="user:a")  # its record replaces that of the first
         multilimit.refund(multilimit.refund(decision))
+        multilimit.refund(multilimit.limiter.check([Hit("rate_limit:{own}", Rule(60, 1))]))
 
-    assert [event[:2] for event in events] == [("mail", "allowed"), ("mail", "refunded")]
+    assert [event[:2] for event in events] == [
+        ("mail", "allowed"),
+        ("sms", "allowed"),
+        ("mail", "refunded"),
+        (OTHERS, "refunded"),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -39,10 +39,14 @@ def login(app: Flask) -> Flask:
     return app
 
 
-def test_response_that_fails_the_condition_is_refunded(login: Flask) -> None:
-    assert statuses(login, *["/"] * 10) == [200] * 10
-    assert statuses(login, *["/?status=401"] * 4) == [401, 401, 401, 429]
-    assert statuses(login, "/") == [429]
+@pytest.mark.parametrize(
+    "condition", [failed, lambda response: response.status if failed(response) else None], ids=["bool", "text"]
+)
+def test_response_that_fails_the_condition_is_refunded(app: Flask, condition: Callable[[Response], Any]) -> None:
+    app.add_url_rule("/", "login", rate_limiter(rules="3/minute", charge_when=condition)(answer))
+    assert statuses(app, *["/"] * 10) == [200] * 10
+    assert statuses(app, *["/?status=401"] * 4) == [401, 401, 401, 429]
+    assert statuses(app, "/") == [429]
 
 
 def test_refund_is_reported_with_its_endpoint_on_a_cluster(cluster: Cluster) -> None:

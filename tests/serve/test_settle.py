@@ -28,10 +28,12 @@ from flask_multilimit import (
     settle,
 )
 from flask_multilimit.engine import Hit, StorageError, hits_for
+from flask_multilimit.engine.threads import Beat
 from flask_multilimit.serve.settle import MOST_OPEN
 from flask_multilimit.signals import Event, limit_event
 from support.changes import control_of
 from support.doubles import raising
+from support.forks import forked
 from support.waiting import PATIENCE
 
 Asking = Callable[..., Callable[..., TestResponse]]
@@ -287,6 +289,13 @@ class Parts:
         return next(self.iterable)
 
 
+class ServerFileWrapper(Parts):
+    """A file wrapper of a server."""
+
+    def __init__(self, file: IO[bytes], _: int) -> None:
+        super().__init__(file)
+
+
 @pytest.mark.parametrize("direct_passthrough", [False, True])
 @pytest.mark.parametrize("status", [200, 206, 404])
 @pytest.mark.parametrize(
@@ -313,7 +322,8 @@ def test_stream_with_content_length_is_settled_after_it_is_sent(
         body = wrap(stream_with_context(generate()))
         return Response(body, status, headers=length(3), direct_passthrough=direct_passthrough)
 
-    response = serve(app, view, settle=True)(buffered=True)
+    environ = {"wsgi.file_wrapper": ServerFileWrapper}
+    response = serve(app, view, settle=True)(environ_overrides=environ, buffered=True)
 
     assert (shown(response), left(app)) == ([900], 360)
 
@@ -332,11 +342,25 @@ def test_stream_passed_to_abort_is_settled_after_it_is_sent(app: Flask) -> None:
     assert (shown(response), left(app)) == ([900], 360)
 
 
-class ServerFileWrapper(Parts):
-    """A file wrapper of a server."""
+@pytest.mark.parametrize("fails", ["view", "after_request"])
+def test_stream_of_an_error_handler_is_settled_after_it_is_sent(app: Flask, fails: str) -> None:
+    def view() -> str:
+        settle(10)
+        return str(1 // (fails != "view"))
 
-    def __init__(self, file: IO[bytes], _: int) -> None:
-        super().__init__(file)
+    def fail_once(_: Response) -> Response:
+        app.after_request_funcs.clear()
+        raise ZeroDivisionError
+
+    app.config["PROPAGATE_EXCEPTIONS"] = False
+    app.register_error_handler(500, lambda _: streaming([20, 640])())
+    if fails == "after_request":
+        app.after_request(fail_once)
+
+    get = serve(app, view, settle=True)
+
+    assert get(buffered=True).text == "xx"
+    assert left(app) == 360
 
 
 @pytest.mark.parametrize(
@@ -388,6 +412,34 @@ def test_requests_do_not_wait_for_the_settlement_of_a_stream(
 
     assert before == 800
     assert is_settled.wait(PATIENCE)
+
+
+def test_forked_child_leaves_streams_that_have_ended_to_its_parent(app: Flask, monkeypatch: pytest.MonkeyPatch) -> None:
+    app.config["TESTING"] = False
+    monkeypatch.setattr(Beat, "wake", lambda *_: None)  # so that no thread settles them before the fork
+    serve(app, streaming([640]), settle=True)(buffered=True)
+
+    def left_at_end() -> int:
+        app.extensions["multilimit"].close()
+        return left(app)
+
+    assert [forked(left_at_end)(), left_at_end()] == [900, 360]
+
+
+def test_estimates_of_the_oldest_streams_stand_when_too_many_wait_to_be_settled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("flask_multilimit.serve.settle.MOST_ENDED", 2)
+    monkeypatch.setattr(Beat, "wake", lambda *_: None)
+    app = Flask("chat")
+    MultiLimit(app)
+    get = serve(app, streaming([10]), settle=True)
+    for _ in range(3):
+        get(buffered=True)
+
+    app.extensions["multilimit"].close()
+
+    assert left(app) == 1000 - 100 - 2 * 10
 
 
 def test_settle_callable_runs_when_the_stream_is_closed(app: Flask) -> None:
@@ -444,15 +496,17 @@ def test_settle_with_an_invalid_number_is_an_error_in_the_view(app: Flask, units
     assert left(app) == 900
 
 
-def test_settle_with_an_astronomic_number_is_bounded(app: Flask) -> None:
+def test_settle_with_an_astronomic_number_is_bounded(app: Flask, caplog: pytest.LogCaptureFixture) -> None:
     get = serve(app, settling_at(10**30), settle=True)
     assert [get().status_code for _ in range(2)] == [200, 429]
+    assert caplog.messages == []
 
 
 def test_units_beyond_the_maximum_of_a_sliding_window_are_logged_once(
     app: Flask, caplog: pytest.LogCaptureFixture
 ) -> None:
-    get = serve(app, lambda: "ok", rules=Rule(3600, 50_000), settle=lambda _: 12_000)
+    units = iter([10_000, 12_000, 12_000])
+    get = serve(app, lambda: "ok", rules=Rule(3600, 50_000), settle=lambda _: next(units))
 
     for _ in range(3):
         get()
@@ -467,15 +521,18 @@ def test_settle_needs_a_name_when_several_limiters_settle(app: Flask) -> None:
     @app.get("/")
     @rate_limiter(rules=Rule(60, 1000), scope="tokens", cost=10, settle=True, name="tokens")
     @rate_limiter(rules=Rule(60, 500), scope="queries", cost=10, settle=True, name="queries")
-    @rate_limiter(rules=Rule(60, 50), name="requests")
+    @rate_limiter(rules=Rule(60, 50), name="requests", settle=lambda _: None)
     def view() -> str:
         with pytest.raises(ConfigurationError, match="name=, one of tokens, queries"):
             settle(3)
-        with pytest.raises(ConfigurationError, match="tokens, queries"):
-            settle(3, name="requests")
+        for other in ("requests", "elsewhere"):
+            with pytest.raises(ConfigurationError, match="tokens, queries"):
+                settle(3, name=other)
         settle(300, name="tokens")
         settle(4, name="queries")
         return "ok"
+
+    app.add_url_rule("/elsewhere", "elsewhere", rate_limiter(name="elsewhere", settle=True)(lambda: "ok"))
 
     assert shown(app.test_client().get("/")) == [700, 496, 49]
 
@@ -488,6 +545,21 @@ def test_slots_of_a_limiter_that_settles_are_released(app: Flask) -> None:
     get = serve(app, view, rules=[Rule(60, 1000), Concurrent(200)], settle=True)
 
     assert [get().text for _ in range(3)] == ["199", "199", "199"]
+
+
+def test_slot_of_a_stream_that_is_settled_at_zero_is_held_until_the_stream_ends(app: Flask) -> None:
+    def view() -> Response:
+        return Response(iter("abc"), headers={"X-Tokens": "0"})
+
+    get = serve(app, view, rules=[TOKENS, Concurrent(200)], settle="header:X-Tokens")
+
+    def remaining() -> list[int]:
+        with app.app_context():
+            return [each.remaining for each in app.extensions["multilimit"].peek("view").statuses]
+
+    with get(buffered=False):
+        assert remaining() == [1000, 199]
+    assert remaining() == [1000, 200]
 
 
 def test_estimate_stays_when_storage_fails_to_settle(
@@ -543,7 +615,8 @@ def test_each_settlement_of_a_request_is_an_event_with_its_units(app: Flask, eve
 def test_settlement_at_zero_is_a_refund_only_when_units_were_charged(
     app: Flask, events: list[Event], cost: int, outcome: str
 ) -> None:
-    serve(app, lambda: "ok", cost=cost, settle=lambda _: 0)()
+    view = rate_limiter(rules="10/hour", name="requests")(lambda: "ok")
+    serve(app, view, cost=cost, settle=lambda _: 0)()
     assert [event.outcome for event in events] == ["allowed", outcome]
 
 
@@ -649,6 +722,20 @@ def test_settle_of_a_view_after_a_function_call_leaves_the_function(app: Flask) 
     assert [left(app), left_of(app, "service")] == [800, 990]
 
 
+def test_settle_after_a_call_whose_charge_depends_on_the_response_settles_the_caller(app: Flask) -> None:
+    inner = limited(lambda: None, "inner", settle=None, charge_when=[500])
+
+    def call() -> str:
+        inner()
+        settle(200)
+        return "ok"
+
+    outer = limited(call, "outer")
+
+    assert serve(app, lambda: str(outer()))().text == "ok"
+    assert [left_of(app, name) for name in ("inner", "outer")] == [1000, 800]
+
+
 def test_nested_functions_settle_separately(app: Flask) -> None:
     inner = limited(settling_at(3), "inner")
 
@@ -736,8 +823,26 @@ def test_settle_without_a_name_also_settles_a_limiter_that_an_override_adds(app:
     assert shown(get()) == [800, 300]
 
 
+def test_settle_in_a_function_settles_a_limiter_that_an_override_adds(app: Flask, events: list[Event]) -> None:
+    inner = limited(settling_at(30), settle=None)
+    outer = limited(lambda: [inner()], settle=None, rules=Concurrent(2), cost=1)
+    added = {"name": "added", "rules": "1000/hour", "cost": 20, "settle": True}
+
+    with app.app_context():
+        outer()
+        control_of(app).override(events[-1].endpoint, limit=added, lasting=True, force=True)
+        outer()
+
+    assert events[-1].settled == (("added-3600s", 20, 30),)
+
+
 def test_settle_does_nothing_in_an_exempt_view(app: Flask) -> None:
-    get = serve(app, settling_at(40), settle=True, exempt_when=lambda: True)
+    def view() -> str:
+        settle(40)
+        settle(40, name="no limiter")
+        return "ok"
+
+    get = serve(app, view, settle=True, exempt_when=lambda: True)
     assert get().text == "ok"
     assert left(app) == 1000
 
