@@ -259,7 +259,7 @@ def test_acquire_passes_when_a_slot_is_free(bench: Bench) -> None:
     assert sum(pauses) == pytest.approx(2, abs=0.01)
 
 
-def test_slot_block_on_a_storage_without_slots_is_an_error() -> None:
+def test_only_checks_with_slots_need_a_storage_that_keeps_them() -> None:
     class Plain:
         shared = False
 
@@ -270,6 +270,7 @@ def test_slot_block_on_a_storage_without_slots_is_an_error() -> None:
 
     storage: Any = Plain()
     assert not isinstance(storage, KeepsSlots)
+    Limiter(storage).release(Limiter().check(hits("5/minute")))
     with pytest.raises(ConfigurationError, match="keeps no slots"), Limiter(storage).slot(THREE):
         pass
 

@@ -55,6 +55,17 @@ def test_slot_block_cannot_be_entered_twice(limiter: Limiter) -> None:
     assert len(KEEPER) == 0
 
 
+def test_only_a_check_that_takes_slots_holds_them() -> None:
+    keeper, storage, one = Keeper(), MemoryStorage(), hits_for(Concurrent(1), scope="reports")
+    keeper.hold(storage, storage.peek(one))
+    keeper.hold(storage, storage.check(one))
+
+    keeper.hold(storage, storage.check(one))
+
+    assert len(keeper) == 1
+    keeper.forget_all(storage)
+
+
 def held_slots(limiter: Limiter, hits: Hits, many: int) -> list[Decision]:
     decisions = [limiter.check(hits) for _ in range(many)]
     for decision in decisions:
@@ -295,6 +306,28 @@ def test_release_that_raises_does_not_prevent_other_releases() -> None:
     assert len(keeper) == 0
 
 
+def test_release_that_fails_is_given_up_when_its_slots_have_expired(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, storage, releases = [0.0], MemoryStorage(), list[float]()
+
+    def fail(*_: Any) -> None:
+        releases.append(now[0])
+        raise StorageError("away")
+
+    monkeypatch.setattr(storage, "release", fail)
+    keeper = keeper_at(now, monkeypatch)
+    decision = storage.check(THREE)
+    keeper.hold(storage, decision)
+    keeper.release(decision)
+
+    pending = list[int]()
+    for now[0] in (0, 0.9, 1, 59, 60):
+        keeper.renew_due()
+        pending.append(len(keeper))
+
+    assert releases == [0, 0, 1, 59]
+    assert pending == [1, 1, 1, 0, 0]
+
+
 class SoftTimeLimitError(Exception):
     """Raised by a signal handler, as by that of Celery."""
 
@@ -376,6 +409,7 @@ def test_slot_given_back_during_its_renewal_stays_free(
     storage.renewal_is_made_first, storage.loses_the_answer = renewal_is_made_first, loses_the_answer
 
     def give_back() -> None:
+        keeper.forget_all(MemoryStorage())  # another limiter is closed
         if end == "released":
             keeper.release(decision)
             return

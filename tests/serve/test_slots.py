@@ -305,15 +305,26 @@ class TestFiles:
         assert in_use(app, "index") == 0
         assert file.closed
 
-    def test_slot_is_released_when_another_thread_closes_the_file(self, app: Flask) -> None:
+    def test_another_thread_that_closes_the_file_does_not_wait_for_the_release_of_its_slot(
+        self, app: Flask, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         body, file = self.send(app, FileWrapper)
+        with app.app_context():
+            storage: Any = app.extensions["ours"].limiter.storage
+        release, releasing = storage.release, list[threading.Thread]()
 
+        def record_thread(*arguments: Any) -> None:
+            releasing.append(threading.current_thread())
+            release(*arguments)
+
+        monkeypatch.setattr(storage, "release", record_thread)
         thread = threading.Thread(target=body.close)
         thread.start()
         thread.join()
 
         assert file.closed
         until(lambda: in_use(app, "index") == 0)
+        assert thread not in releasing
 
     def test_slot_is_released_when_closing_the_file_raises(self, app: Flask) -> None:
         body, file = self.send(app, FileWrapper)
