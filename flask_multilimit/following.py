@@ -49,8 +49,7 @@ class _Following:
         return revised(hits, self._overrides) if self._overrides else hits
 
     def _take(self, document: Document) -> None:
-        if document.overrides != self._overrides.entries:
-            self._overrides = Overrides(document.overrides)
+        self._overrides = Overrides(document.overrides)
 
 
 def _ignore(error: Exception) -> None:
