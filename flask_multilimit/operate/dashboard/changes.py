@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from typing import Any
 
 from flask import request
@@ -20,6 +19,7 @@ from ...engine import ConfigurationError, StorageError
 from ...engine.errors import message_of, with_remedy
 from ...engine.text import Phrase, joined
 from ...insight.impact import Impact, impact
+from ...insight.limits import places_of
 from ...insight.values import Described
 from ...plan.endpoint import PlannedLimiter
 from ...plan.plans import Plans
@@ -239,9 +239,8 @@ def change_of(gate: AppGate, found: Proposal) -> Change:
 
 
 def _limiters_at(gate: AppGate, endpoint: str) -> list[PlannedLimiter]:
-    """The limiters of an endpoint, with those of other extensions."""
-    plans = [plan for (name, _), plan in gate.plans.planned.items() if name == endpoint]
-    return [*chain(*(plan.limiters for plan in plans)), *(gate.limiters_elsewhere(endpoint) if plans else ())]
+    """The limiters that the page of limits lists at an endpoint."""
+    return [each.planned for place in places_of(gate) if place.name == endpoint for each in place.limiters]
 
 
 def parts_at(gate: AppGate, endpoint: str) -> list[tuple[str, str]]:

@@ -75,6 +75,18 @@ def test_form_offers_the_limits_of_extensions_that_the_page_limits_links_to(app:
     assert "<strong>limiter plan at show: shadow</strong>" in shadow
 
 
+def test_form_offers_the_limits_of_requests_without_a_route_that_the_page_limits_links_to() -> None:
+    ada = browser_of("ada", made(MULTILIMIT_UNMATCHED_LIMITS={"type": "ip", "rules": "9/minute"}))
+    unmatched = {"endpoint": "unmatched", "part": "rule:ip-60s"}
+
+    form = previewed(ada, **unmatched).text
+    shadow = previewed(ada, **{**RULE, **unmatched, "what": "shadow"}).text
+
+    assert "change?endpoint=unmatched&amp;part=rule%3Aip-60s" in ada.get(f"{ROOT}limits").text
+    assert '<option value="rule:ip-60s" selected>ip-60s: 9 per 60s</option>' in form
+    assert "<strong>limiter ip at unmatched: shadow</strong>" in shadow
+
+
 def test_preview_shows_a_change_without_making_it(app: Flask, ada: FlaskClient) -> None:
     page = previewed(ada, **RULE)
 
