@@ -109,8 +109,8 @@ class ControlFollower:
         """What is in force, with the entries of it that have ended; after a loss, also what was changed since."""
         self._partial_failure: Exception | None = None
         """Why ``take`` has left out a part of the document."""
-        self._unreadable = NEVER_WRITTEN
-        """The stamp of the newest document if it cannot be read, so that it is parsed once."""
+        self._unreadable: tuple[str, Exception | None] = (NEVER_WRITTEN, None)
+        """The stamp of the newest document if it cannot be read, so that it is parsed once, and why."""
         self._since_loss: tuple[str, list[Change]] = ("", [])
         """What was changed since the loss, up to a stamp."""
         self._reported_missing = False
@@ -209,7 +209,7 @@ class ControlFollower:
             )
 
     def _read_store(self) -> None:
-        seen = self._unreadable or self.in_force.stamp
+        seen = self._unreadable[0] or self.in_force.stamp
         found, read = self.store.read(seen), time.monotonic()
         self._answered_at = read
         self.in_force = known = self.in_force._replace(now=found.now, read=read)
@@ -220,13 +220,12 @@ class ControlFollower:
             self.in_force = known._replace(run=found.run)
             if self._copy is not None and _server_of(found.run) != _server_of(known.run):
                 self._copy.write(known.stamp, found.run, known.document.dump())  # it has restarted with its data
-            if not self._unreadable:
-                self._solve()
+            self._solve()
             self._prune(found.now)
 
     def _solve(self) -> None:
-        """Forget why a document could not be read or put back."""
-        self.problem = self._partial_failure
+        """Forget why the store could not be asked, or a document be put back."""
+        self.problem = self._unreadable[1] or self._partial_failure
 
     def _prune(self, now: float) -> None:
         """Put entries out of force that have ended by ``now``, and in force again if the clock has stepped back."""
@@ -239,10 +238,10 @@ class ControlFollower:
         try:
             document = document_from(found.text) if found.text else EMPTY
         except ConfigurationError as error:
-            self._unreadable, self.in_force = found.stamp, known._replace(run=found.run)
+            self._unreadable, self.in_force = (found.stamp, error), known._replace(run=found.run)
             self._fail(error)
             return
-        self._unreadable = NEVER_WRITTEN
+        self._unreadable = (NEVER_WRITTEN, None)
         ours, is_older = known.document.at(found.now), written_at(found.stamp) <= written_at(known.stamp)
         # Also if nothing is in force any more: somebody who missed that may have a copy of what was undone.
         if known.stamp and _has_lost(known, found):

@@ -174,11 +174,15 @@ class TestDocumentOnServer:
         assert shop.control.problem is None
         assert shop.denies()
 
-    @pytest.mark.parametrize("entries", [[ENTRY], [ENTRY, CLASH]], ids=["all apply", "one does not fit the app"])
-    def test_problem_of_the_storage_ends_with_it_and_what_does_not_fit_the_app_remains(
-        self, shop: Shop, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch, entries: list[Any]
+    @pytest.mark.parametrize(
+        "document",
+        [{"entries": [ENTRY]}, {"entries": [ENTRY, CLASH]}, {"format": 99}],
+        ids=["all apply", "one does not fit the app", "it cannot be read"],
+    )
+    def test_problem_of_the_storage_ends_with_it_and_that_of_the_document_remains(
+        self, shop: Shop, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch, document: dict[str, Any]
     ) -> None:
-        redis_client.hset(KEY, mapping={"stamp": "9-a", "document": json.dumps({"format": 1, "entries": entries})})
+        redis_client.hset(KEY, mapping={"stamp": "9-a", "document": json.dumps({"format": 1, **document})})
         shop.follower.look()
         problem = str(shop.control.problem)
         with monkeypatch.context() as patched:
