@@ -322,5 +322,6 @@ def _multilimit_of(app: Flask, settings: Settings) -> MultiLimit:
         return known
     app.config.setdefault("MULTILIMIT_HEADERS", "off")
     app.config.setdefault("MULTILIMIT_RETRY_AFTER", "date" if settings.retry_after == "http-date" else "seconds")
+    made = MultiLimit(app, storage=wanted)
     app.extensions[f"{EXTENSION}.uri"] = settings.storage_uri or named
-    return MultiLimit(app, storage=wanted)
+    return made

@@ -135,6 +135,14 @@ def test_storage_may_be_named_in_both_settings() -> None:
         assert Limiter(get_remote_address, app=app, storage_uri=uri).storage.storage.shared
 
 
+def test_app_may_name_another_storage_after_one_that_was_an_error() -> None:
+    app = app_with()
+    with pytest.raises(ConfigurationError, match="it names no service"):
+        Limiter(get_remote_address, app=app, storage_uri="redis+sentinel://host")
+
+    assert not Limiter(get_remote_address, app=app, storage_uri="memory://").storage.storage.shared
+
+
 def test_storage_other_than_that_of_multilimit_is_an_error() -> None:
     app = app_with(RATELIMIT_STORAGE_URI="redis://host")
     MultiLimit(app)
