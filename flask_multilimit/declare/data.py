@@ -211,7 +211,9 @@ class WrittenRule(Written):
         if not isinstance(value, Rule):
             return value
         names = {"period": "per", "time": "timeout" if value.holds_slots else "time"}
-        return {names.get(name, name): each for name, each in fields_of(value).items() if each is not None}
+        taken = value.implementation.PARAMETERS  # none of them is kept of a rule in whose place this one is
+        known = fields_of(value).items()
+        return {names.get(name, name): each for name, each in known if each is not None or name in taken}
 
     @model_validator(mode="after")
     def _check_rule(self) -> WrittenRule:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from flask import Flask
 
-from flask_multilimit import IP, Ban, Concurrent, ConfigurationError, MultiLimit, Rule, rate_limiter
+from flask_multilimit import IP, Ban, Calendar, Concurrent, ConfigurationError, MultiLimit, Rule, rate_limiter
 from flask_multilimit.control.entries import Override
 from flask_multilimit.declare.addresses import Who
 from flask_multilimit.declare.data import WrittenRule
@@ -99,6 +99,21 @@ def test_override_keeps_fields_of_a_rule_that_it_does_not_set(
     rule: Rule, written: str | WrittenRule, changed: Rule
 ) -> None:
     assert merged(rule, written) == changed
+
+
+@pytest.mark.parametrize(
+    ("rule", "given"),
+    [
+        (Rule(60, 9, algorithm="token_bucket", burst=20), Rule(60, 5, algorithm="token_bucket")),
+        (Rule(60, 9, algorithm="leaky_bucket", max_delay=5), Rule(60, 5, algorithm="leaky_bucket", burst=2)),
+        (Rule(60, 9, lease=5), Rule(60, 9)),
+        (Calendar(9, "month", timezone="Europe/Berlin", anchor=15), Calendar(5, "month")),
+        (Concurrent(9, 30), Concurrent(5)),
+    ],
+    ids=str,
+)
+def test_rule_that_code_gives_keeps_nothing_of_the_one_in_whose_place_it_is(rule: Rule, given: Rule) -> None:
+    assert merged(rule, WrittenRule.model_validate(given)) == given
 
 
 @pytest.mark.parametrize("unfit", ["", "a", "b", "d", "ab", "bcd", "abcd"])
