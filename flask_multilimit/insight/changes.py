@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -168,9 +168,8 @@ def idle(gate: AppGate, entries: Iterable[Override | Listing]) -> set[str]:
     """The entries that match nothing in the app, and none of the limits that other extensions check."""
     overrides = gate.plans.overrides
     known = {each.id for each in entries if isinstance(each, Override) and each in overrides.entries}
-    if gate.listings and not known <= overrides.effective:
-        for endpoint in {route.endpoint for route in gate.app.url_map.iter_rules()}:
-            deque(gate.limiters_elsewhere(endpoint), maxlen=0)  # finds the overrides that apply to them
+    if not known <= overrides.effective:
+        gate.look_elsewhere(gate.plans)
     return known - overrides.effective
 
 

@@ -41,7 +41,7 @@ from ..plan.sources import limited_inside_view
 from ..serve.access import Action
 from ..serve.applier import ControlApplier
 from ..serve.gate import AppGate
-from .changes import document_in_force, idle
+from .changes import document_in_force
 from .health import clients_of, forgets_changes, kept_on_disk, known_worker_count, require_charges, workers
 from .keys import prefixes_of, stored_keys
 from .limits import Place, limiters_of, places_of, without_share
@@ -300,8 +300,7 @@ def _examine_control(gate: AppGate) -> Iterator[Finding]:
     if not applier.control.shared:
         return
     try:
-        entries, unfit = applier.control.entries(), applier.control.unfit()
-        matching_nothing = applier.control.idle() & idle(gate, entries)
+        entries, idle, unfit = applier.control.entries(), applier.control.idle(), applier.control.unfit()
     except StorageError as error:
         if not error.no_reply:  # otherwise the storage has a finding of its own
             yield _not_readable(error)
@@ -318,7 +317,7 @@ def _examine_control(gate: AppGate) -> Iterator[Finding]:
             why = str(unfit[each.id]).rstrip(".")
             text = f"{each} ({each.id}) is left out, as it does not fit the limits of this app: {why}."
             yield Finding("control", "wrong", text, f"{_UNLESS_NEEDED} {each.id}")
-        if each.id in matching_nothing:
+        if each.id in idle:
             text = (
                 f"{each} ({each.id}) applies to no endpoint of this app: its endpoint or rule is gone, or a function "
                 "or a check inside a view has it."

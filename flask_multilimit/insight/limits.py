@@ -333,8 +333,9 @@ def _places(gate: AppGate) -> Iterator[Place]:
         routes.setdefault(rule.endpoint, []).append(Route(rule.rule, tuple(methods)))
     for name in sorted(routes):
         plans = {method: gate.plans.of_endpoint(name, method) for method in gate.plans.methods_of(name)}
-        own, others = _limiters(plans), tuple(_of_extension(name, each) for each in gate.limiters_elsewhere(name))
-        yield Place(name, tuple(routes[name]), (*own, *others), is_exempt(gate.plans, name), of_extensions=bool(others))
+        others = [_of_extension(name, each) for each in gate.limiters_elsewhere(name, gate.plans)]
+        limiters = (*_limiters(plans), *others)
+        yield Place(name, tuple(routes[name]), limiters, is_exempt(gate.plans, name), of_extensions=bool(others))
     unmatched = {method: gate.plans.of_unmatched(method) for method in sorted(gate.plans.unmatched_methods)}
     if limiters := _limiters(unmatched):
         yield Place(UNMATCHED_SCOPE, (), limiters, exempt=False)

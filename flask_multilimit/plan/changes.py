@@ -28,10 +28,19 @@ LARGEST_SHARE = 1000
 class ChangeValidator:
     """Tries changes on copies of an app's plans, as the :class:`.ChangedApp` of control."""
 
-    def __init__(self, declared: Plans, plans_with: Callable[[Sequence[Override]], Plans], *, ipv6_prefix: int) -> None:
-        """``declared`` are the plans without overrides, and ``plans_with`` makes those with some."""
+    def __init__(
+        self,
+        declared: Plans,
+        plans_with: Callable[[Sequence[Override]], Plans],
+        look_elsewhere: Callable[[Plans], None],
+        *,
+        ipv6_prefix: int,
+    ) -> None:
+        """``declared`` are the plans without overrides, ``plans_with`` makes those with some, and ``look_elsewhere``
+        finds those of them that apply to limits of other extensions."""
         self._declared = declared
         self._plans_with = plans_with
+        self._look_elsewhere = look_elsewhere
         self._ipv6_prefix = ipv6_prefix
 
     def differences(self, before: Document, after: Document) -> list[Difference]:
@@ -41,13 +50,18 @@ class ChangeValidator:
         return differences(*(self._plans_with(self._fitting(each.overrides)) for each in (before, after)))
 
     def idle(self, document: Document) -> set[str]:
-        found = set()
-        for each in self._fitting(document.overrides):
-            with suppress(ConfigurationError):  # it changes what another one has made
-                alone = self._plans_with([each])
-                if each.id not in alone.overrides.effective and not differences(self._declared, alone):
-                    found.add(each.id)
-        return found
+        plans = self._plans_with(self._fitting(document.overrides))
+        effective = plans.overrides.effective
+        if any(each.id not in effective for each in plans.overrides.entries):
+            self._look_elsewhere(plans)
+        return {each.id for each in plans.overrides.entries if each.id not in effective and self._is_idle_alone(each)}
+
+    def _is_idle_alone(self, entry: Override) -> bool:
+        """Whether ``entry`` applies to nothing without the others, which may hide it."""
+        with suppress(ConfigurationError):  # it changes what another one has made
+            alone = self._plans_with([entry])
+            return entry.id not in alone.overrides.effective and not differences(self._declared, alone)
+        return False
 
     def unfit(self, document: Document) -> dict[str, ConfigurationError]:
         return fitting(document.overrides, self._plans_with)[1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,8 +33,10 @@ MOST_LOGGED = 10
 class ControlApplier:
     """Applies the control document to what is in force in one app."""
 
-    def __init__(self, in_force: AppState) -> None:
+    def __init__(self, in_force: AppState, look_elsewhere: Callable[[Plans], None]) -> None:
+        """``look_elsewhere`` finds the overrides that apply to limits of other extensions."""
         self._in_force = in_force
+        self._look_elsewhere = look_elsewhere
         self._declared = in_force.plans
         self._latest = in_force.plans
         """The plans made last, in force or not."""
@@ -57,7 +59,8 @@ class ControlApplier:
         from ..control.control import Control  # noqa: PLC0415 - it imports all models; few processes make changes
         from ..plan.changes import ChangeValidator  # noqa: PLC0415 - few processes make changes
 
-        trial = ChangeValidator(self._declared, self.plans_with, ipv6_prefix=self._in_force.settings.ipv6_prefix)
+        prefix = self._in_force.settings.ipv6_prefix
+        trial = ChangeValidator(self._declared, self.plans_with, self._look_elsewhere, ipv6_prefix=prefix)
         return Control(self.follower.store, self.follower, trial)
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
@@ -26,7 +27,7 @@ from ..observe import traffic
 from ..observe.events import Observer, Outcome
 from ..plan.endpoint import Plan, PlannedLimiter, revised
 from ..plan.hits import ENDED_REQUEST, INTERRUPTED, REQUEST, About, AppliedLimits
-from ..plan.plans import inline_declaration
+from ..plan.plans import Plans, inline_declaration
 from ..plan.sources import UNMATCHED_SCOPE
 from ..signals import (
     limit_event,
@@ -77,7 +78,7 @@ class AppGate(AppState):
     """Limits of other extensions."""
 
     def __post_init__(self) -> None:
-        self.applier: ControlApplier = ControlApplier(self)
+        self.applier: ControlApplier = ControlApplier(self, self.look_elsewhere)
         self.audience: AppAudience = AppAudience(
             self.app, self.settings, self.limiter, self.observers, control_state=self.applier.state
         )
@@ -196,11 +197,16 @@ class AppGate(AppState):
             self._lists.turn_away(request, self.access)
         return self._records.open(request, plan) if plan is not None else None
 
-    def limiters_elsewhere(self, endpoint: str) -> Iterator[PlannedLimiter]:
-        """The limiters that other extensions check at ``endpoint``."""
+    def limiters_elsewhere(self, endpoint: str, plans: Plans) -> Iterator[PlannedLimiter]:
+        """The limiters that other extensions check at ``endpoint``, with the overrides of ``plans``."""
         given = [each for listing in self.listings for each in listing(self.app, endpoint).items()]
         declarations = [limiter.at(where) for where, limiters in given for limiter in limiters]
-        return self.plans.planner.limiters_elsewhere(endpoint, declarations)
+        return plans.planner.limiters_elsewhere(endpoint, declarations)
+
+    def look_elsewhere(self, plans: Plans) -> None:
+        """Find the overrides of ``plans`` that apply to limits that other extensions check."""
+        for endpoint in {route.endpoint for route in self.app.url_map.iter_rules()} if self.listings else ():
+            deque(self.limiters_elsewhere(endpoint, plans), maxlen=0)
 
     def apply_overrides(self, hits: Hits) -> Hits | None:
         """``hits``, which no plan has made, after the overrides of their scopes; ``None`` if all are off."""

@@ -624,6 +624,16 @@ def test_override_that_matches_is_not_reported_as_idle(shop: Shop) -> None:
     assert {each.id for each in entries(gate_of(shop.app)).entries if each.idle} == {gone.id}
 
 
+def test_override_of_a_limit_of_an_extension_is_not_idle(shop: Shop) -> None:
+    mails = rate_limiter("5/hour", type=lambda: "ann", name="plan")
+    shop.app.extensions["multilimit"].add_listing(lambda _, at: {"mails": [mails] if at == "show" else []})
+    shop.control.override("show", rule="plan-3600s", rules="9/hour", lasting=True, force=True)
+    gone = shop.control.override("show", rule="gone-60s", rules="9/hour", lasting=True, force=True)
+
+    assert shop.control.idle() == {gone.id}
+    assert {each.id for each in entries(gate_of(shop.app)).entries if each.idle} == {gone.id}
+
+
 def test_override_of_what_another_one_has_made_is_neither_idle_nor_an_error(shop: Shop) -> None:
     slots: Any = [{"count": 5, "algorithm": "concurrency", "name": "ip-60s"}]
     shop.control.override("show", limiter="ip", rules=slots, lasting=True, force=True)
