@@ -281,8 +281,10 @@ class ControlFollower:
                 return ours.updated_by(found)  # it may not read the history
             self._since_loss = (stamp, [each for each in changes if each["at"] > known])
         since = self._since_loss[1]
-        ids, replaced = {each["id"] for each in since}, {each["replaces"] for each in since}
-        kept = Document(tuple(each for each in ours.entries if not (each.id in ids or each.signed in replaced)))
+        ids = {each["id"] for each in since}
+        # One that was lost may have been made again, and then undone.
+        changed = {*ids, *(text for each in since for text in (each["entry"], each["replaces"]))}
+        kept = Document(tuple(each for each in ours.entries if changed.isdisjoint((each.id, str(each), each.signed))))
         if len(since) == MOST_CHANGES or any(each["what"] == "import" for each in since):
             return kept.updated_by(found)  # the history does not have the ids of all changes
         return kept.updated_by(Document(tuple(each for each in found.entries if each.id in ids or each.since > known)))

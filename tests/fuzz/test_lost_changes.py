@@ -99,8 +99,8 @@ class Known:
     """What the server has, or what a worker knows of it."""
 
     entries: tuple[Entry, ...] = ()
-    ended: tuple[tuple[int, int], ...] = ()
-    """The number of each change that undid or replaced an entry, and the number of this entry."""
+    changed: tuple[tuple[int, Entry], ...] = ()
+    """The number of each change, and the entries that it made, undid or replaced."""
     version: int = 0
     written: int = 0
     stamp: int = 0
@@ -108,7 +108,8 @@ class Known:
 
 
 class Model:
-    """What must be in force: lost entries, unless they were undone or replaced since, and what was made since."""
+    """What must be in force: lost entries, unless the same was made, undone or replaced since, and what was made
+    since."""
 
     def __init__(self) -> None:
         self.server, self._saved, self._numbers = Known(), Known(), count(1)
@@ -116,13 +117,13 @@ class Model:
 
     def change(self, what: str, who: str) -> None:
         server, number = self.server, next(self._numbers)
-        before = [each.number for each in server.entries if each.who == who]
+        before = [each for each in server.entries if each.who == who]
         if what == "undo" and not before:
             return
         new = () if what == "undo" else (Entry(number, what, who),)
         self.server = Known(
             entries=(*(each for each in server.entries if each.who != who), *new),
-            ended=(*server.ended, *((number, each) for each in before)),
+            changed=(*server.changed, *((number, each) for each in (*before, *new))),
             version=server.version + 1,
             written=number,
             stamp=number,
@@ -143,12 +144,13 @@ class Model:
         if server.stamp == known.stamp or server.version > known.version or server.run == known.run:
             self._workers[worker] = server
             return
-        ended = {number for at, number in server.ended if at > known.written}
+        changed = {(each.what, each.who) for at, each in server.changed if at > known.written}
         new = [each for each in server.entries if each.number > known.written]
-        ended |= {each.number for each in known.entries if each.who in {other.who for other in new}}
+        others = {each.who for each in new}
+        kept = [each for each in known.entries if (each.what, each.who) not in changed and each.who not in others]
         self.server = replace(
             server,
-            entries=(*(each for each in known.entries if each.number not in ended), *new),
+            entries=(*kept, *new),
             version=max(server.version, known.version) + 1,
             written=max(server.written, known.written),
             stamp=next(self._numbers),
@@ -162,6 +164,8 @@ class Model:
 @example([("deny", ONE), ("look", 0), ("save",), ("lose",), ("look", 0), ("delete",)], [0, 1, 2])
 @example([("deny", ONE), ("look", 1), ("undo", ONE), ("look", 0), ("lose",), ("deny", TWO)], [1, 0, 2])
 @example([("deny", ONE), ("save",), ("allow", ONE), ("look", 0), ("lose",), ("deny", TWO)], [0, 1, 2])
+@example([("deny", ONE), ("look", 0), ("lose",), ("deny", ONE), ("undo", ONE)], [0, 1, 2])
+@example([("deny", ONE), ("save",), ("deny", ONE), ("look", 0), ("lose",), ("undo", ONE)], [0, 1, 2])
 @example(
     [("deny", ONE), ("save",), ("deny", TWO), ("deny", THREE), ("look", 0), ("lose",), ("allow", ONE), ("undo", ONE)],
     [0, 1, 2],
