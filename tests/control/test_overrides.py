@@ -624,6 +624,12 @@ def test_override_that_matches_is_not_reported_as_idle(shop: Shop) -> None:
     assert {each.id for each in entries(gate_of(shop.app)).entries if each.idle} == {gone.id}
 
 
+def test_entries_have_the_rules_of_an_override_as_they_were_given(shop: Shop) -> None:
+    rules = {"count": 5, "algorithm": "token_bucket", "burst": None}
+    shop.control.override("show", rule="ip-60s", rules=rules, lasting=True)
+    assert [each.rules for each in entries(gate_of(shop.app)).entries] == [rules]
+
+
 def test_override_of_a_limit_of_an_extension_is_not_idle(shop: Shop) -> None:
     mails = rate_limiter("5/hour", type=lambda: "ann", name="plan")
     shop.app.extensions["multilimit"].add_listing(lambda _, at: {"mails": [mails] if at == "show" else []})
