@@ -105,7 +105,8 @@ class _Lease:
         self.rule, self.grant, self.units = rule, None, 0
         if grant is None or not leftover:
             return []
-        return [(grant.check_id, Charge(Hit(key, rule, leftover), grant.full_at))]
+        whole = Hit(key, rule, grant.units)  # with less, a settlement that is repeated would give back spent units
+        return [(grant.check_id, Charge(whole, grant.full_at, grant.units - leftover))]
 
     def cost_of_next(self, cost: int) -> int:
         """The largest multiple of ``cost`` that fits into the next grant."""

@@ -1,6 +1,7 @@
 """Leases: the units that a process takes in advance, spends and returns, and what its decisions say."""
 
 from collections.abc import Callable, Iterator
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -331,6 +332,22 @@ def test_refund_after_the_end_of_a_lease_goes_to_the_storage(fleet: Fleet, proce
     process.limiter.check(hits_for(LEASED, scope="api", cost=20))
 
     assert remaining_in_storage(fleet, HITS[0]) == 100 - RAMP - 1 - 20
+
+
+def test_units_that_are_given_back_twice_come_back_once(
+    fleet: Fleet, process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a guard does when the first reply is lost."""
+    given_back, settle = list[tuple[Any, ...]](), fleet.storage.settle
+    monkeypatch.setattr(fleet.storage, "settle", lambda *arguments: given_back.append(arguments))
+    take_lease(process)
+    fleet.clock.advance(2)
+    process.limiter.check(HITS)
+
+    for arguments in given_back * 2:
+        settle(*arguments)
+
+    assert remaining_in_storage(fleet, HITS[0]) == 100 - RAMP - 1 - 1
 
 
 @pytest.mark.parametrize(("rule", "lost"), [(LEASED, 1), (FIXED, 0)], ids=str)
