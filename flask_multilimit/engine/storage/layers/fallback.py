@@ -7,14 +7,16 @@ they would have come back. If the storage said nothing about a key, half of its 
 
 from __future__ import annotations
 
+from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
+from uuid import uuid4
 
 from ...algorithms import UNKNOWN
 from ...algorithms.base import encode_ban, level_of
-from ...decision import Decision
+from ...decision import Charge, Decision
 from ...hits import BanHit, Hit, bans_of, joined_keys, memoized
 from ...periods import AROUND
 from ...reply import DELAY, NOW, RESET_AFTERS, RETRY_AFTERS, Standing, head, standing_of, standings_of, start_of
@@ -49,6 +51,8 @@ class LastAnswer:
     decision: Decision
     before: Decision | None
     """The answer before that."""
+    changes: int
+    """How many changes (of :class:`Fallback`) had been made when it came."""
 
 
 class Fallback:
@@ -64,8 +68,16 @@ class Fallback:
         self._older: dict[str, LastAnswer] = {}
         self._by_key: dict[str, LastAnswer] = {}
         self._gathered_at: int | None = None
-        self._freed: dict[str, dict[bytes, int]] = {}
-        """By key and check, the units of slots that the storage had charged and that became free while it was down."""
+        self._changes = 0
+        """How many changes the storage's answers may not have shown yet: releases, and units beyond a cost."""
+        self._released: OrderedDict[tuple[bytes, str], tuple[int, int]] = OrderedDict()
+        """By check and key, the change with which slots of the storage were released first, and how many units."""
+        self._given_back: dict[str, list[tuple[int, int]]] = {}
+        """In an outage, those of them that were released before it, by key."""
+        self._freed: dict[str, dict[bytes, tuple[int, int]]] = {}
+        """In the same way, by key and check, slots that were released in the outage, or that count here now."""
+        self._excess: deque[tuple[int, Hit, int]] = deque(maxlen=REMEMBERED)
+        """The change with which units were charged beyond the cost of a check, a hit, and how many units."""
         self._needs_sweep = False
         self._has_new_answers = False
 
@@ -77,6 +89,14 @@ class Fallback:
         self._down_since = self.now()
         self._gathered_at = None
         self._freed.clear()
+        self._given_back.clear()
+        for (_, key), released in self._released.items():
+            self._given_back.setdefault(key, []).append(released)
+        while self._excess:
+            change, hit, units = self._excess.popleft()
+            last = self._answers_by_key().get(hit.key)
+            if last is None or change > last.changes:
+                self._charge_excess(hit, units)
 
     def end(self) -> None:
         """The outage ends: the storage answers, and is charged for everything."""
@@ -89,7 +109,7 @@ class Fallback:
         if last is None:
             self._add_answer(keys, decision)
         elif not -OVERTAKEN < decision.reply[NOW] - last.decision.reply[NOW] < 0:
-            last.before, last.decision, last.at = last.decision, decision, self.now()
+            last.before, last.decision, last.at, last.changes = last.decision, decision, self.now(), self._changes
         if self._needs_sweep:
             self._sweep()
 
@@ -97,7 +117,7 @@ class Fallback:
         last, recent = self._recent.get(keys) or self._older.get(keys), self._recent
         if len(recent) >= REMEMBERED:
             self._older, self._recent = recent, {}
-        self._recent[keys] = LastAnswer(self.now(), decision, None if last is None else last.decision)
+        self._recent[keys] = LastAnswer(self.now(), decision, None if last is None else last.decision, self._changes)
 
     def _sweep(self) -> None:
         """Forget some keys of an outage, during it and afterwards, when the storage decides the checks."""
@@ -157,15 +177,44 @@ class Fallback:
         self._memory.settle(local.id, charges)
         return local.after_settlement({key: 0 for key, left in units.items() if not left})
 
+    def record_excess(self, charges: Sequence[Charge]) -> None:
+        """Record what the storage has charged beyond the cost of a check: its last answers may not show that."""
+        for hit, _, units in charges:
+            if units <= hit.cost:
+                continue
+            if self._down_since is None:
+                self._changes += 1
+                self._excess.append((self._changes, hit, units - hit.cost))
+            else:
+                self._charge_excess(hit, units - hit.cost)
+
+    def _charge_excess(self, hit: Hit, units: int) -> None:
+        """Charge ``units`` on top of what the storage's last answer says, even if they do not fit."""
+        share = _share_of(hit.rule, self.workers)
+        if share is not None:
+            self._charge_known_usage(hit)
+            self._memory.settle(uuid4(), (Charge(Hit(hit.key, share, 0), 0, units),))
+
+    def record_release(self, slots: Sequence[Slot]) -> None:
+        """Record that slots of the storage are being released: its last answers still count them."""
+        self._changes += 1
+        for check_id, hit in slots:
+            self._released.setdefault((check_id, hit.key), (self._changes, hit.cost))
+            if len(self._released) > REMEMBERED:
+                self._released.popitem(last=False)
+
     def free_slot(self, slot: Slot) -> None:
         """Let other requests have a slot that the storage had charged before it failed, and that is free now."""
-        self._freed.setdefault(slot.hit.key, {})[slot.check_id] = slot.hit.cost
+        if (slot.check_id, slot.hit.key) not in self._released:
+            self.record_release((slot,))
+            self._freed.setdefault(slot.hit.key, {})[slot.check_id] = self._changes, slot.hit.cost
 
     def take_over(self, slots: Sequence[Slot]) -> Decision:
         """Count slots here that the storage had charged before it failed and that are still in use. They no longer
         count as a part of its last answer."""
-        for slot in slots:
-            self.free_slot(slot)
+        self._changes += 1
+        for check_id, hit in slots:
+            self._freed.setdefault(hit.key, {})[check_id] = self._changes, hit.cost
         return self._memory.check(tuple(unlimited(slot.hit) for slot in slots))
 
     def renew(self, local: Decision) -> Decision:
@@ -182,6 +231,7 @@ class Fallback:
         """Forget ``keys`` and the storage's answers about them."""
         self._memory.reset(keys)
         forgotten = set(keys)
+        self._excess = deque([each for each in self._excess if each[1].key not in forgotten], REMEMBERED)
         for answers in (self._recent, self._older):
             for joined, last in list(answers.items()):
                 if any(hit.key in forgotten for hit in last.decision.hits):
@@ -203,13 +253,16 @@ class Fallback:
         if since is None or self.now() >= since + hit.rule.quota.window:
             return full // self.workers
         last = self._answers_by_key().get(hit.key)
+        known = 0 if last is None else last.changes
         if last is None:
             halved = full if self.workers == 1 else full // 2
             share = max(halved // self.workers, min(full // self.workers, 1))
         else:
-            left = _remaining(last.decision, hit) - self._usage_since(hit.key, last)
+            given_back = sum(units for change, units in self._given_back.get(hit.key, ()) if change > known)
+            left = _remaining(last.decision, hit) + given_back - self._usage_since(hit, last)
             share = max(left, 0) // self.workers
-        return min(share + sum(self._freed.get(hit.key, {}).values()), full)
+        freed = sum(units for change, units in self._freed.get(hit.key, {}).values() if change > known)
+        return min(share + freed, full)
 
     def _charge_known_usage(self, hit: Hit) -> None:
         """Charge units so that no more is left here than this process's share of what was left in the storage."""
@@ -220,7 +273,7 @@ class Fallback:
         full, burst, full_at = hit.rule.quota.burst, share.quota.burst, 0
         remaining = full
         if last is not None:
-            remaining = _remaining(last.decision, hit) - self._usage_since(hit.key, last)
+            remaining = _remaining(last.decision, hit) - self._usage_since(hit, last)
             full_at = last.at + _standing(last.decision, hit.key)[2]
         if full_at <= self.now():
             remaining = full
@@ -259,13 +312,13 @@ class Fallback:
             self._by_key = {hit.key: last for last in answers for hit in last.decision.hits}
         return self._by_key
 
-    def _usage_since(self, key: str, last: LastAnswer) -> int:
+    def _usage_since(self, hit: Hit, last: LastAnswer) -> int:
         """How many units other workers may have used since the storage's last answer: twice what they used between the
         last two answers, or twice one unit each if that is more."""
         if self.workers == 1 or last.before is None:
             return 0
-        ours = sum(charge.hit.cost for charge in last.decision.charges if charge.hit.key == key)
-        before, now = (max(_standing(decision, key)[0], 0) for decision in (last.before, last.decision))
+        ours = sum(charge.hit.cost for charge in last.decision.charges if charge.hit.key == hit.key)
+        before, now = (_remaining(decision, hit) for decision in (last.before, last.decision))
         theirs = before - now - ours
         return 2 * max(theirs, self.workers - 1)
 

@@ -140,6 +140,8 @@ class GuardedStorage:
             kept = repeatable(charges) if error.no_reply else charges
             if not self._outage.settle(check_id, kept) or len(kept) < len(charges):
                 raise
+        else:
+            self._outage.record_excess(charges)
 
     def release(self, slots: Sequence[Slot], lost: Lost | None = None) -> None:
         """While the storage is down, slots that it holds are released later."""

@@ -165,7 +165,9 @@ class Outage:
     ) -> None:
         self.breaker: Breaker = Breaker()
         self.fallback: Fallback = Fallback(clock, most_keys=memory_keys)
-        self.pending: PendingCharges = PendingCharges(storage, clock, self.log_single, most_hits=memory_keys)
+        self.pending: PendingCharges = PendingCharges(
+            storage, clock, self.fallback.remember, self.log_single, most_hits=memory_keys
+        )
         self._storage = storage
         self._report = report
         self._given_workers = workers
@@ -342,17 +344,25 @@ class Outage:
                     admitted.hits = tuple([replace(hit, cost=units.get(hit.key) or hit.cost) for hit in admitted.hits])
             elif self.breaker.state is not State.OPEN:
                 return False
+            else:
+                self.fallback.record_excess(charges)
             if charges:
                 self.pending.keep_settlement(check_id.bytes, charges)
             return True
 
+    def record_excess(self, charges: Sequence[Charge]) -> None:
+        """Record what the storage has just charged beyond the cost of a check."""
+        with self._lock:
+            self.fallback.record_excess(charges)
+
     def release(self, slots: Sequence[Slot]) -> Sequence[Slot]:
         """Release slots that were taken here, and keep the release of others for later while the storage is down.
         Return the slots that the caller must release in the storage."""
-        if self.breaker.state is State.CLOSED and not self.pending:
-            return slots
         with self._lock:
-            return [slot for slot in slots if not self._release_here(slot)]
+            if self.breaker.state is not State.CLOSED or self.pending:
+                slots = [slot for slot in slots if not self._release_here(slot)]
+            self.fallback.record_release(slots)
+        return slots
 
     def _release_here(self, slot: Slot) -> bool:
         admitted = self.pending.admitted.get(slot.check_id)

@@ -52,15 +52,16 @@ class Admitted:
 class PendingCharges:
     """What ``storage`` must be sent.
 
-    ``now`` is the clock by which the checks were admitted. ``log`` is called for checks and settlements that fail
-    because of their own keys. Not thread-safe, except that :meth:`settle` or :meth:`charge` may run at the same time as
-    the other methods.
+    ``now`` is the clock by which the checks were admitted. ``remember`` gets the answers of the storage. ``log`` is
+    called for checks and settlements that fail because of their own keys. Not thread-safe, except that :meth:`settle`
+    or :meth:`charge` may run at the same time as the other methods.
     """
 
     def __init__(
         self,
         storage: Storage,
         now: Callable[[], int],
+        remember: Callable[[Decision], object],
         log: Callable[[tuple[Hit, ...], StorageError], None],
         *,
         most_hits: int,
@@ -71,6 +72,7 @@ class PendingCharges:
         """Checks of this or the last outage that were charged."""
         self._storage = storage
         self._now = now
+        self._remember = remember
         self._log = log
         self.admitted: OrderedDict[bytes, Admitted] = OrderedDict()
         """The checks that must be charged, by id."""
@@ -159,6 +161,7 @@ class PendingCharges:
         self.charged += len(checks)
         kept = dict(batch)
         for check_id, decision in zip(checks, decisions, strict=True):
+            self._remember(decision)
             self._fill_up(decision, {key for key, _ in kept[check_id].excess})
 
     def _charge_each(self, batch: Sequence[tuple[bytes, Admitted]]) -> None:

@@ -418,6 +418,69 @@ def test_slots_taken_before_an_outage_count_in_the_share_of_their_worker(make: C
     assert workers.admitted(FOUR, 5) == [0, 2]
 
 
+def test_slots_released_after_the_last_answer_are_free_in_an_outage(workers: Workers) -> None:
+    """Otherwise a client would have to wait for the timeout of slots that nobody holds."""
+    work = Work(workers, 4)
+    work.ends()
+    work.ends()
+
+    begin_outage(workers)
+
+    assert workers.admitted(FOUR, 5) == [2]
+
+
+def test_slot_whose_release_is_repeated_in_an_outage_is_freed_once(workers: Workers) -> None:
+    """The first release took effect, but its reply was lost."""
+    work, ended = Work(workers, 3), slots_of(workers.limiter.check(FOUR))
+    work.storage.release(ended)
+    assert workers.limiter.check(FOUR).allowed
+    begin_outage(workers)
+
+    work.storage.release(ended)
+
+    assert workers.admitted(FOUR, 5) == [0]
+
+
+# Settlements of earlier checks
+
+
+@pytest.mark.parametrize("begins", ["before the settlement", "after it"])
+@pytest.mark.parametrize("algorithm", sorted(RATES))
+def test_units_beyond_the_estimate_of_an_earlier_check_count_in_an_outage(
+    workers: Workers, algorithm: str, begins: str
+) -> None:
+    limiter, plan = workers.limiter, hits(rule(algorithm, 3600, 9))
+    decision = limiter.check(plan)
+    if begins == "before the settlement":
+        begin_outage(workers)
+
+    limiter.settle(decision, 5)
+    begin_outage(workers)
+
+    assert workers.admitted(plan) == [4]
+
+
+def test_units_beyond_an_estimate_do_not_count_after_a_reset(workers: Workers) -> None:
+    limiter, plan = workers.limiter, hits("9/hour")
+    limiter.settle(limiter.check(plan), 5)
+    limiter.reset(plan)
+
+    begin_outage(workers)
+
+    assert workers.admitted(plan) == [9]
+
+
+@pytest.mark.parametrize("algorithm", sorted(RATES))
+def test_settlement_that_the_last_answer_shows_counts_once_in_an_outage(workers: Workers, algorithm: str) -> None:
+    limiter, plan = workers.limiter, hits(rule(algorithm, 3600, 9))
+    limiter.settle(limiter.check(plan), 5)
+    assert limiter.check(plan).remaining == 3
+
+    begin_outage(workers)
+
+    assert workers.admitted(plan) == [3]
+
+
 # The begin of an outage, and its memory
 
 

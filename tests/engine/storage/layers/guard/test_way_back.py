@@ -888,9 +888,9 @@ def test_late_failure_after_an_outage_holds_no_slot(make: Callable[..., Workers]
     until(lambda: workers.storage.peek(plan).remaining == 1)
 
 
-@pytest.mark.parametrize("give_back", [Limiter.release, Limiter.refund])
+@pytest.mark.parametrize(("give_back", "left"), [(Limiter.release, 3), (Limiter.refund, 2)])
 def test_sequential_requests_use_one_slot_of_the_local_share(
-    make: Callable[..., Workers], give_back: Callable[[Limiter, Decision], object]
+    make: Callable[..., Workers], give_back: Callable[[Limiter, Decision], object], left: int
 ) -> None:
     """A slot counts in the share as long as it is held, and no longer."""
     workers = make(2)
@@ -908,7 +908,7 @@ def test_sequential_requests_use_one_slot_of_the_local_share(
     give_back(limiter, held)
     begin_outage(workers)
 
-    assert sum(limiter.check(eight).allowed for _ in range(5)) == 2, "no slot is held"
+    assert sum(limiter.check(eight).allowed for _ in range(5)) == left, "no slot is held"
 
 
 def test_slot_taken_while_half_open_counts_once_in_the_next_outage(returning: Workers) -> None:
@@ -932,6 +932,33 @@ def test_slots_charged_to_the_storage_do_not_count_locally_in_the_next_outage(wo
     begin_outage(workers)
 
     assert workers.admitted(FOUR, 5) == [4]
+
+
+def test_slots_charged_to_the_storage_that_are_still_held_count_in_the_next_outage(workers: Workers) -> None:
+    limiter = workers.limiter
+    before = limiter.check(FOUR)
+    begin_outage(workers)
+    during = [limiter.check(FOUR) for _ in range(2)]
+    workers.mend()
+
+    begin_outage(workers)
+
+    assert all(decision.allowed for decision in (before, *during))
+    assert workers.admitted(FOUR, 5) == [1]
+
+
+def test_other_worker_is_not_blamed_for_what_this_one_was_charged_after_an_outage(make: Callable[..., Workers]) -> None:
+    workers = make(2)
+    first, plan = workers.limiters[0], hits("100/minute")
+    first.check(plan)
+    begin_outage(workers)
+    first.check(plan)
+    workers.mend()
+    first.check(plan)
+
+    begin_outage(workers)
+
+    assert sum(first.check(plan).allowed for _ in range(60)) == (97 - 2) // 2
 
 
 def test_refund_in_an_outage_of_an_earlier_check_is_made_after_it(workers: Workers) -> None:
