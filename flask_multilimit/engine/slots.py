@@ -235,7 +235,7 @@ class Keeper:
         self._lingers = not dues and not self._lingers
         if self._lingers:
             return LINGER_SECONDS
-        return max(min(dues) - self._clock(), 0.0) if dues else None
+        return min(dues) - self._clock() if dues else None
 
     def _due_of(self, held: _Held) -> float:
         renewed = self._renewed.get(held.check_id)

@@ -432,16 +432,18 @@ def test_slot_stays_free_when_the_keeper_learns_of_its_refund_after_the_renewal(
 ) -> None:
     now, storage = [0.0], Slow()
     keeper = keeper_at(now, monkeypatch)
-    decision = storage.check(THREE)
+    two = (*THREE, *hits_for(Concurrent(3), scope="exports"))
+    decision = storage.check(two)
     keeper.hold(storage, decision)
     storage.meanwhile = lambda: storage.settle(decision.id, decision.charges)
 
     now[0] = 20
     keeper.renew_due()
-    keeper.forget(decision, {THREE[0].key})
+    for hit in two:
+        keeper.forget(decision, {hit.key})
     keeper.renew_due()
 
-    assert storage.peek(THREE).remaining == 3
+    assert [status.remaining for status in storage.peek(two).statuses] == [3, 3]
     assert len(keeper) == 0
 
 
@@ -524,6 +526,18 @@ def test_slot_is_renewed_every_third_of_its_timeout_until_released(held: Held) -
     held.keeper.release(held.decision)
     assert held.renewals_at(100) == 3
     assert set(held.storage.renewed) == {held.decision.check_id}
+
+
+def test_thread_works_again_when_the_next_slot_is_due(held: Held) -> None:
+    pauses = list[float | None]()
+    for held.now[0] in (5, 20, 30):
+        pauses.append(held.keeper._work())
+    held.storage.fails, held.now[0] = True, 40
+    pauses.append(held.keeper._work())
+    held.keeper.release(held.decision)
+    pauses += [held.keeper._work(), held.keeper._work()]
+
+    assert pauses == [15, 20, 10, 1, slots.LINGER_SECONDS, None]
 
 
 def test_failed_renewal_is_retried_after_a_second_and_logged_once(held: Held, caplog: pytest.LogCaptureFixture) -> None:
