@@ -275,8 +275,7 @@ class Keeper:
                 for held in batch:
                     self._renewed[held.check_id] = _Renewed(now + held.timeout / RENEWALS, False)
             self._undo_late_renewals(sent)
-        if failures:
-            self._record_failures(failures, now)
+        self._record_failures(failures, now)
 
     def _undo_late_renewals(self, sent: list[tuple[_Held, tuple[Slot, ...]]]) -> None:
         """Release again the slots that were released or refunded while their renewal was under way: if the renewal
@@ -286,7 +285,7 @@ class Keeper:
         self._renewing = None
         for held, slots in sent:
             kept = held.slots if held.check_id in self._held else ()
-            if kept is not slots and (gone := [slot for slot in slots if slot not in kept]):
+            if gone := [slot for slot in slots if slot not in kept]:
                 self._release_later(held, gone)
 
     def _record_failures(self, failures: list[tuple[list[_Held], Exception]], now: float) -> None:
