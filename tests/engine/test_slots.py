@@ -3,6 +3,7 @@
 import gc
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
@@ -20,7 +21,7 @@ from flask_multilimit.engine import (
     hits_for,
     slots,
 )
-from flask_multilimit.engine.slots import KEEPER, Keeper
+from flask_multilimit.engine.slots import KEEPER, Keeper, slots_of
 from flask_multilimit.engine.storage import Slot
 from flask_multilimit.engine.storage.base import Lost, monotonic_microseconds
 from support.doubles import raising
@@ -61,9 +62,19 @@ def test_only_a_check_that_takes_slots_holds_them() -> None:
     keeper.hold(storage, storage.check(one))
 
     keeper.hold(storage, storage.check(one))
+    rate = hits_for("5/minute", scope="reports")
+    keeper.hold(storage, storage.check(rate))
+    keeper.hold(storage, storage.check((replace(one[0], shadow=True),)))
+    keeper.hold(storage, storage.check((*hits_for(Concurrent(1), scope="exports", cost=0), *rate)))
 
     assert len(keeper) == 1
     keeper.forget_all(storage)
+
+
+def test_slots_of_a_check_are_those_of_its_concurrent_rules() -> None:
+    two = (*THREE, *SHORT)
+    decision = MemoryStorage().check((*two, *hits_for("5/minute", scope="reports")))
+    assert [slot.hit for slot in slots_of(decision)] == [*two]
 
 
 def held_slots(limiter: Limiter, hits: Hits, many: int) -> list[Decision]:
@@ -306,12 +317,17 @@ def test_release_that_raises_does_not_prevent_other_releases() -> None:
     assert len(keeper) == 0
 
 
-def test_release_that_fails_is_given_up_when_its_slots_have_expired(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("error", "lines"), [(StorageError("away"), 0), (TypeError("no attribute"), 3)], ids=["away", "bug"]
+)
+def test_release_that_fails_is_given_up_when_its_slots_have_expired(
+    error: Exception, lines: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     now, storage, releases = [0.0], MemoryStorage(), list[float]()
 
     def fail(*_: Any) -> None:
         releases.append(now[0])
-        raise StorageError("away")
+        raise error if len(releases) > 1 else StorageError("away")
 
     monkeypatch.setattr(storage, "release", fail)
     keeper = keeper_at(now, monkeypatch)
@@ -326,6 +342,8 @@ def test_release_that_fails_is_given_up_when_its_slots_have_expired(monkeypatch:
 
     assert releases == [0, 0, 1, 59]
     assert pending == [1, 1, 1, 0, 0]
+    texts = ("Trying again until they expire", "TypeError: no attribute")
+    assert [caplog.text.count(text) for text in texts] == [lines, lines]
 
 
 class SoftTimeLimitError(Exception):
@@ -427,8 +445,9 @@ def test_slot_given_back_during_its_renewal_stays_free(
     assert len(keeper) == (2 if end == "one of two refunded" else 1)
 
 
+@pytest.mark.parametrize("learns_at_once", [True, False])
 def test_slot_stays_free_when_the_keeper_learns_of_its_refund_after_the_renewal(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, *, learns_at_once: bool
 ) -> None:
     now, storage = [0.0], Slow()
     keeper = keeper_at(now, monkeypatch)
@@ -439,8 +458,18 @@ def test_slot_stays_free_when_the_keeper_learns_of_its_refund_after_the_renewal(
 
     now[0] = 20
     keeper.renew_due()
-    for hit in two:
-        keeper.forget(decision, {hit.key})
+    keeper.forget(decision, {two[0].key})
+    release = storage.release
+
+    def learn_of_the_other(slots: Sequence[Slot]) -> None:
+        release(slots)
+        if keeper.holds(decision):
+            keeper.forget(decision, {two[1].key})
+
+    monkeypatch.setattr(storage, "release", learn_of_the_other)
+    if learns_at_once:
+        keeper.forget(decision, {two[1].key})
+    keeper.renew_due()
     keeper.renew_due()
 
     assert [status.remaining for status in storage.peek(two).statuses] == [3, 3]
@@ -525,6 +554,7 @@ def test_slot_is_renewed_every_third_of_its_timeout_until_released(held: Held) -
     assert [held.renewals_at(second) for second in (19, 20, 39, 40, 60)] == [0, 1, 1, 2, 3]
     held.keeper.release(held.decision)
     assert held.renewals_at(100) == 3
+    assert held.keeper._renewed == {}, "it would grow with each slot that was renewed"
     assert set(held.storage.renewed) == {held.decision.check_id}
 
 
@@ -548,6 +578,14 @@ def test_failed_renewal_is_retried_after_a_second_and_logged_once(held: Held, ca
 
     held.storage.fails = False
     assert [held.renewals_at(second) for second in (22.5, 23, 42, 43)] == [0, 1, 1, 2]
+
+
+def test_failed_renewal_of_a_short_slot_is_retried_before_it_expires(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, storage = [0.0], Renewing()
+    held = Held(keeper_at(now, monkeypatch), storage, storage.check(SHORT), now)
+    held.keeper.hold(storage, held.decision)
+    storage.next_renewal_fails = True
+    assert [held.renewals_at(second) for second in (0.4, 0.8)] == [0, 1]
 
 
 def test_renewal_that_fails_again_after_a_success_is_logged_again(held: Held, caplog: pytest.LogCaptureFixture) -> None:
