@@ -19,6 +19,7 @@ from flask_multilimit.operate.simulate import recorded
 from flask_multilimit.operate.simulate.recorded import SEGMENTS
 from flask_multilimit.recording import Recorder
 from flask_multilimit.serve.gate import gate_of
+from flask_multilimit.signals import limits_checked
 from flask_multilimit.simulation import Report, read_logs, simulate
 from support.asking import statuses
 from support.forks import forked
@@ -148,6 +149,39 @@ def test_recorded_line_has_endpoint_hashed_subject_and_status(app: Flask, record
     assert "203.0.113" not in json.dumps(found)
 
 
+def test_recorded_verdict_is_that_of_the_limits_of_the_endpoint(app: Flask, recorder: Recorder) -> None:
+    @app.before_request
+    def check_first() -> None:
+        app.extensions["multilimit"].check("100/minute", scope="before")
+
+    assert statuses(app, *["/"] * 4) == [200, 200, 200, 429]
+    assert [each["ok"] for each in entries(recorder)] == [1, 1, 1, 0]
+
+
+def test_request_for_an_unknown_path_is_recorded_with_its_verdict(tmp_path: Path) -> None:
+    app = Flask("small")
+    MultiLimit(app, unmatched_limits="1/minute")
+    recorder = Recorder(app, tmp_path, key="k")
+
+    assert statuses(app, "/nowhere", "/nowhere") == [404, 429]
+    recorder.close()
+
+    assert [each["ok"] for each in written(recorder)] == [1, 0]
+
+
+def test_checks_outside_of_a_request_are_not_recorded(
+    app: Flask, recorder: Recorder, caplog: pytest.LogCaptureFixture
+) -> None:
+    with app.app_context():
+        assert app.extensions["multilimit"].check("9/minute", scope="task").allowed
+    assert (entries(recorder), caplog.messages) == ([], [])
+
+
+def test_request_without_an_address_is_recorded(app: Flask, recorder: Recorder) -> None:
+    response = app.test_client().get("/folder/", environ_overrides={"REMOTE_ADDR": None})
+    assert (response.status_code, len(entries(recorder))) == (200, 1)
+
+
 def test_suggest_and_simulate_read_the_recording_by_default(app: Flask, recorder: Recorder) -> None:
     run = app.test_cli_runner().invoke
     nothing = run(args=["multilimit", "suggest"])
@@ -187,7 +221,13 @@ def settling(app: Flask) -> None:
 
 @pytest.mark.parametrize("path", ["/chat", "/chat?stream"])
 def test_recorded_line_has_the_real_cost_by_limiter(app: Flask, recorder: Recorder, path: str) -> None:
+    def flush(response: Response) -> Response:
+        """Before the settlement."""
+        recorder.flush()
+        return response
+
     settling(app)
+    app.after_request_funcs[None].insert(0, flush)
     app.test_client().get(path, buffered=True)
     (found,) = entries(recorder)
     assert found["c"] == {"tokens": 42, "calls": 3}
@@ -217,7 +257,21 @@ def test_stream_of_an_app_without_slots_is_recorded_when_it_ends(app: Flask, rec
 
     stream.close()
 
-    assert [each["e"] for each in entries(recorder)] == ["words"]
+    (found,) = entries(recorder)
+    assert found["e"] == "words"
+    assert list(found["w"]) == ["ip"], "everybody is no subject"  # type: ignore[call-overload]
+
+
+def test_stream_that_lasts_is_recorded_before_its_end(
+    app: Flask, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recording, "LONG_WAIT", 0)
+    settling(app)
+
+    stream = app.test_client().get("/chat?stream")
+
+    assert [each["c"] for each in entries(recorder)] == [{"calls": 3}]
+    stream.close()
 
 
 def test_close_writes_requests_that_are_not_settled_yet(app: Flask, recorder: Recorder) -> None:
@@ -243,20 +297,24 @@ def test_recording_is_replayed_with_its_real_cost(
     assert (report.refused, report.differing) == (statuses.count(429), 0)
 
 
-def test_request_is_recorded_by_the_clock_of_the_machine_if_that_of_the_storage_is_wrong(
-    app: Flask, recorder: Recorder
+@pytest.mark.parametrize("behind", [recording.DAY // 2, 2 * recording.DAY], ids=["right", "wrong"])
+def test_request_is_recorded_by_the_clock_of_the_storage_unless_it_is_wrong(
+    app: Flask, recorder: Recorder, behind: int
 ) -> None:
     began = time.time_ns() // 1000
-    gate_of(app).limiter.storage.clock = lambda: began - 2 * recording.DAY  # type: ignore[attr-defined]
+    gate_of(app).limiter.storage.clock = lambda: began - behind  # type: ignore[attr-defined]
 
     app.test_client().get("/")
 
     at: Any = entries(recorder)[0]["at"]
-    assert began <= at <= time.time_ns() // 1000
+    assert at == began - behind if behind < recording.DAY else began <= at <= time.time_ns() // 1000
+
+
+KEYS: list[tuple[str, str | bytes]] = [("text", "1"), ("bytes", b"1"), ("other", "2")]
 
 
 def test_hash_of_a_subject_depends_on_the_key(app: Flask, tmp_path: Path) -> None:
-    recorders = [Recorder(app, tmp_path / name, key=key) for name, key in (("a", "1"), ("b", "1"), ("c", "2"))]
+    recorders = [Recorder(app, tmp_path / name, key=key) for name, key in KEYS]
     app.test_client().get("/")
 
     one, same, other = (entries(recorder)[0]["w"] for recorder in recorders)
@@ -281,6 +339,29 @@ def test_recording_uses_bounded_disk_space(app: Flask, recorder: Recorder) -> No
 
 def test_requests_are_written_in_the_background(app: Flask, recorder: Recorder) -> None:
     app.test_client().get("/")
+    assert len(until(lambda: written(recorder))) == 1
+    recorder.close()
+    assert not recorder._beat.running
+
+
+def test_stream_is_written_in_the_background_when_it_ends(
+    app: Flask, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flush, flushed = recorder.flush, list[int]()
+
+    def count_and_flush() -> None:
+        flushed.append(1)
+        flush()
+
+    monkeypatch.setattr(recording, "PAUSE", 0.01)
+    monkeypatch.setattr(recorder, "flush", count_and_flush)
+    settling(app)
+    stream = app.test_client().get("/chat?stream")
+    until(lambda: len(flushed) >= 2)
+
+    stream.get_data()
+    stream.close()
+
     assert len(until(lambda: written(recorder))) == 1
 
 
@@ -329,12 +410,16 @@ def test_forked_child_writes_its_own_file(app: Flask, recorder: Recorder) -> Non
 def test_closed_recorder_records_nothing_also_in_forked_children(app: Flask, recorder: Recorder) -> None:
     recorder.close()
     assert lines_by_file(app, recorder) == []
+    assert list(limits_checked.receivers_for(app)) == []
 
 
 def test_recorder_needs_a_key_and_disk_space(app: Flask, tmp_path: Path) -> None:
     app.config["SECRET_KEY"] = None
     with pytest.raises(ConfigurationError, match="give key="):
         Recorder(app, tmp_path)
+    key: Any = 5
+    with pytest.raises(ConfigurationError, match="give str or bytes"):
+        Recorder(app, tmp_path, key=key)
     with pytest.raises(ConfigurationError, match="at least 100,000"):
         Recorder(app, tmp_path, key="k", max_bytes=1)
 
@@ -476,15 +561,18 @@ def test_recorded_duration_includes_sending_the_response(tmp_path: Path, kind: s
         return app.send_static_file("large") if kind == "file" else Response(iter(["x", "y"]))
 
     client = app.test_client()
+    asked_at = time.monotonic_ns()
     first = client.get("/")
     began = time.monotonic_ns()
     second = client.get("/")
     waiting = entries(recorder)
     ended = time.monotonic_ns()
     first.close()
+    closed = time.monotonic_ns()
+    until(lambda: time.monotonic_ns() > closed + (closed - asked_at))
     recorder.close()
 
     assert [each["s"] for each in waiting] == [second.status_code] == [429]
     took: Any = entries(recorder)[-1]["d"]
-    assert took >= (ended - began) // 1000
+    assert (ended - began) // 1000 <= took <= (closed - asked_at) // 1000
     assert took in [each.took for each in read_logs(*recorder.folder.iterdir())]
