@@ -323,16 +323,20 @@ def test_used_up_share_refuses_a_check_without_an_estimate(make: Callable[..., W
         assert [limiter.check(plan).allowed for limiter in workers.limiters] == [False, False]
 
 
-def test_units_beyond_the_estimate_of_a_long_stream_are_charged_after_an_outage(workers: Workers) -> None:
+@pytest.mark.parametrize(("passed", "left"), [(59, 4), (61, 9)])
+def test_units_beyond_the_estimate_of_a_long_stream_are_charged_after_an_outage_while_they_count(
+    workers: Workers, passed: int, left: int
+) -> None:
     limiter, plan = workers.limiter, hits("9/minute")
-    workers.break_down()
+    begin_outage(workers)
     decision = limiter.check(plan)
     workers.clock.advance(90)
 
     limiter.settle(decision, 5)
+    workers.clock.advance(passed)
     workers.mend()
 
-    assert workers.storage.peek(plan).remaining == 4
+    assert workers.storage.peek(plan).remaining == left
 
 
 def test_settlement_that_fails_because_of_its_key_does_not_prolong_an_outage(
