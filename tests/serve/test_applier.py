@@ -28,17 +28,30 @@ def multilimit(app: Flask) -> MultiLimit:
     return MultiLimit(app)
 
 
+@pytest.mark.parametrize("act", ["look", "start"])
 @pytest.mark.parametrize(
     ("settings", "enabled"),
     [({}, True), ({"MULTILIMIT_CONTROL": False}, False), ({"MULTILIMIT_ENABLED": False}, False)],
     ids=["default", "control disabled", "limits disabled"],
 )
 def test_app_follows_changes_unless_control_or_limits_are_disabled(
-    app: Flask, settings: dict[str, bool], enabled: bool
+    app: Flask, settings: dict[str, bool], enabled: bool, act: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app.config.update(settings)
     MultiLimit(app)
-    assert gate_of(app).applier.enabled is enabled
+    applier, asked = gate_of(app).applier, list[str]()
+    read = applier.follower.store.read
+
+    def record(known: str) -> Any:
+        asked.append(known)
+        return read(known)
+
+    monkeypatch.setattr(applier.follower.store, "read", record)
+
+    getattr(applier, act)()
+
+    assert applier.enabled is enabled
+    assert bool(asked) is enabled
 
 
 def test_changes_are_signalled_and_logged(app: Flask, multilimit: MultiLimit, caplog: pytest.LogCaptureFixture) -> None:
@@ -52,6 +65,21 @@ def test_changes_are_signalled_and_logged(app: Flask, multilimit: MultiLimit, ca
     assert logged_changes(caplog) == [
         f"Rate limits: worker {os.getpid()}: now in force: at show: off ({made.id} by eve): sale",
         f"Rate limits: worker {os.getpid()}: no longer in force: at show: off ({made.id} by eve): sale",
+    ]
+
+
+def test_only_entries_that_begin_or_end_are_logged(
+    app: Flask, multilimit: MultiLimit, caplog: pytest.LogCaptureFixture
+) -> None:
+    ask(app)
+    with app.app_context():
+        stays, ends = (multilimit.control.deny(f"203.0.113.{number}", lasting=True) for number in (7, 8))
+        multilimit.control.undo(ends.id)
+
+    assert [line.partition(": worker ")[2].partition(": ")[2] for line in logged_changes(caplog)] == [
+        f"now in force: {stays} ({stays.id})",
+        f"now in force: {ends} ({ends.id})",
+        f"no longer in force: {ends} ({ends.id})",
     ]
 
 
