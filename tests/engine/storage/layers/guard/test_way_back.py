@@ -203,7 +203,9 @@ def test_pending_charges_without_a_reply_are_repeated_and_count_once(broken: Wor
     assert str(broken.limiter.health().error) == "it is broken", "the charges were repeated without another probe"
 
 
-def test_charge_that_the_storage_refuses_is_given_up_and_others_are_made(workers: Workers) -> None:
+def test_charge_that_the_storage_refuses_is_given_up_and_others_are_made(
+    workers: Workers, caplog: pytest.LogCaptureFixture
+) -> None:
     plans = [hits("5/minute", subject=subject) for subject in ("ada", "bob")]
     workers.break_down()
     assert all(workers.limiter.check(plan).allowed for plan in plans)
@@ -218,6 +220,7 @@ def test_charge_that_the_storage_refuses_is_given_up_and_others_are_made(workers
     workers.mend()
 
     assert workers.limiter.health().given_up == 1
+    assert "a check of rate_limit:{api}:user:bob" in caplog.text
     assert [workers.storage.peek(plan).remaining for plan in plans] == [4, 5]
 
 
@@ -411,6 +414,42 @@ def test_settlements_after_one_that_may_have_been_made_are_made_after_the_outage
     workers.mend()
 
     assert limiter.peek(plan).remaining == 9 - 2
+
+
+def test_settlement_that_fails_when_the_storage_is_back_is_made_by_the_next_attempt(workers: Workers) -> None:
+    limiter, plan = workers.limiter, hits(Rule(3600, 9, algorithm="fixed_window"), cost=2)
+    decision, settle = limiter.check(plan), workers.storage.settle
+    begin_outage(workers)
+    limiter.settle(decision, 0)
+
+    def fail_once(*_: Any, **__: Any) -> None:
+        workers.storage.settle = settle  # type: ignore[method-assign]
+        raise StorageError("it is down again")
+
+    workers.storage.settle = fail_once  # type: ignore[method-assign]
+    workers.mend()
+
+    assert workers.storage.peek(plan).remaining == 9
+    assert str(limiter.health().error) == "it is down again", "the next probe came first"
+
+
+@pytest.mark.parametrize("before", [0, 1])
+def test_settlement_waits_until_what_it_settles_is_charged(workers: Workers, before: int) -> None:
+    limiter, plan = workers.limiter, hits(Rule(3600, 9, algorithm="fixed_window"), cost=2)
+    for _ in range(before):
+        limiter.check(plan)
+    begin_outage(workers)
+    decision, charge = limiter.check(plan), workers.storage.check_many
+
+    def settle_and_fail(*_: Any, **__: Any) -> Any:
+        workers.storage.check_many = charge  # type: ignore[method-assign]
+        limiter.settle(decision, 1)
+        raise StorageError("it is down again")
+
+    workers.storage.check_many = settle_and_fail  # type: ignore[method-assign]
+    workers.mend()
+
+    assert workers.storage.peek(plan).remaining == 9 - 2 * before - 1
 
 
 def test_settlement_whose_reply_alone_is_lost_begins_no_outage_and_counts_once(workers: Workers) -> None:
