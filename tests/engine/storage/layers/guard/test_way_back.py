@@ -166,16 +166,6 @@ def test_second_outage_admits_no_more_than_the_storage_had_left_after_the_first(
     assert not workers.limiter.check(plan).allowed
 
 
-def test_a_check_whose_reply_is_lost_is_charged_once(workers: Workers) -> None:
-    workers.storage.loses_replies = True
-    assert workers.limiter.check(hits("5/minute")).allowed
-    assert workers.storage.peek(hits("5/minute")).remaining == 4
-
-    workers.mend()
-
-    assert workers.limiter.peek(hits("5/minute")).remaining == 4
-
-
 def test_a_check_that_only_its_second_attempt_may_have_charged_is_charged_once(workers: Workers) -> None:
     storage, errors = workers.storage, [StorageError("no connection", no_reply=True)]
     storage.loses_replies, ask = True, storage.check
