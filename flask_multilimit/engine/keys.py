@@ -84,7 +84,6 @@ def pairs_in(value: str) -> list[list[str]]:
 
 TEXT = "text:"
 """Begins the form of an id that looks like something else (:func:`own_form`)."""
-_FORMS = rf"(?:{TEXT})*"
 
 
 def own_form(type_name: str, value: str) -> str:
@@ -93,7 +92,10 @@ def own_form(type_name: str, value: str) -> str:
     the same name."""
     if not value.startswith(("[[", "*", TEXT)) or type_name in _FOUND or "+" in type_name:
         return value
-    plain = re.sub(_FORMS, "", value, count=1)
+    start = 0
+    while value.startswith(TEXT, start):
+        start += len(TEXT)
+    plain = value[start:]
     return f"{TEXT}{value}" if len(pairs_in(plain)) > 1 or is_digest(plain) else value
 
 
