@@ -49,7 +49,8 @@ class _Following:
         return revised(hits, self._overrides) if self._overrides else hits
 
     def _take(self, document: Document) -> None:
-        self._overrides = Overrides(document.overrides)
+        if document.overrides != self._overrides.entries:  # these know what they have found and logged
+            self._overrides = Overrides(document.overrides)
 
 
 def _ignore(error: Exception) -> None:

@@ -8,9 +8,9 @@ import pytest
 import redis
 
 from control.conftest import Shop, SlowStart, shop_on
-from flask_multilimit import Ban, ConfigurationError
+from flask_multilimit import Ban, ConfigurationError, Rule
 from flask_multilimit.control import follow_control
-from flask_multilimit.control.store import StoreInStorage
+from flask_multilimit.control.store import StoredDocument, StoreInStorage
 from flask_multilimit.engine import Hits, Limiter, hits_for, storage_from_uri
 from flask_multilimit.signals import subject_banned
 from support.asking import commands
@@ -249,6 +249,34 @@ def test_limiter_without_an_app_applies_overrides_with_follow_control(
         until(lambda: limiter.peek(mail()).statuses[0].rule.count == 4)
         assert passes(limiter, mail()) == 2
         assert caplog.messages == [], "it is no worker, which would announce itself"
+    finally:
+        limiter.close()
+
+
+def test_override_that_does_not_fit_is_logged_once_although_lists_change(
+    on_server: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    control, looks = shop_on(on_server).control, list[str]()
+    control.override("mail", limiter="user", rules={"count": 10**6, "time": 60}, lasting=True, force=True)
+    read = StoreInStorage.read
+
+    def look(store: StoreInStorage, known: str) -> StoredDocument:
+        looks.append(known)
+        return read(store, known)
+
+    monkeypatch.setattr(StoreInStorage, "read", look)
+    limiter = Limiter(storage_from_uri(on_server, timeout=10))
+    follow_control(limiter)
+    unfit = hits_for(Rule(60, 10**6, algorithm="fixed_window"), scope="mail", subject="user:42", cost=50_000)
+    try:
+        limiter.check(unfit)
+        control.ban("203.0.113.7", for_="1h")
+        seen = len(looks)
+
+        until(lambda: len(looks) > seen + 1)
+        limiter.check(unfit)
+
+        assert [each.partition(":")[0] for each in caplog.messages] == ["Rate limits"]
     finally:
         limiter.close()
 
