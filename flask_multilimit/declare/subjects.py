@@ -228,8 +228,8 @@ def subjects_given(
 
 
 def forms_of(given: Mapping[str, str]) -> dict[str, str]:
-    """The subjects that are ``given`` by the ids that the app knows: a client may have chosen what is taken for a
-    digest, or for the form of another id, where a person gives it. What looks like several parts may be these."""
+    """The subjects that an app has ``given`` by the ids that it knows, in their own forms (:func:`.own_form`). Text
+    that looks like several parts stays: it may be a subject that has these."""
     like = ("*", keys.TEXT)
     return {name: keys.own_form(name, value) if value.startswith(like) else value for name, value in given.items()}
 
@@ -327,7 +327,7 @@ class Subjects:
         return subject if known_id(subject) != subject.value else _own(*subject)
 
     def clients_from(self, given: object) -> dict[str, str]:
-        """The :func:`forms_of` the :func:`subjects_from` what an app gives; none if it gives nothing. Raises as
+        """As :func:`subjects_from`, in their own forms (:func:`forms_of`); none if the app gives nothing. Raises as
         :meth:`require_clients`, too."""
         found = {} if given is None else subjects_from(given)
         self.require_clients(found)
@@ -395,7 +395,7 @@ def known_id(subject: Subject) -> str:
 
 def spellings(subject: Subject) -> tuple[Subject, ...]:
     """``subject``, and the same by its name: entries may name either."""
-    name = keys.name_of(*subject)
+    name = keys.name_of_id(*subject)
     return (subject,) if name == subject.value else (subject, Subject(subject.type, name))
 
 

@@ -90,7 +90,7 @@ def own_form(type_name: str, value: str) -> str:
     """``value``, an id that a client may have chosen, in a form that names no other client. What looks like several
     parts, like a digest, or like this form of these, gets another one: a subject with these may have the same key, or
     the same name."""
-    if not value.startswith(("[[", "*", TEXT)) or type_name in _FOUND or "+" in type_name:
+    if not value.startswith(("[[", "*", TEXT)) or type_name in _WITHOUT_IDS or "+" in type_name:
         return value
     start = 0
     while value.startswith(TEXT, start):
@@ -105,7 +105,7 @@ def known_form(type_name: str, value: str) -> str:
     return known if known != value and own_form(type_name, known) == value else value
 
 
-def name_of(type_name: str, value: str) -> str:
+def name_of_id(type_name: str, value: str) -> str:
     """How entries, signals and events name the id of which ``value`` is the form: as the app knows it, unless that is
     the form of another id. Of a type of one's own, what looks like several parts names a subject that has them."""
     known = known_form(type_name, value)
@@ -130,7 +130,7 @@ NAMES = 'give TYPE:VALUE, such as "user:42", "ip:203.0.113.7" or "api_key:key-0"
 
 
 _USUAL_TYPES = {"ip", "user", "anonymous"}
-_FOUND = {"ip", "anonymous", "default"}
+_WITHOUT_IDS = {"ip", "anonymous", "default"}
 """Types whose subjects have no id."""
 RESERVED_TYPES = frozenset({*_USUAL_TYPES, "default", "global"})
 """Names that a type of one's own must not have."""

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple, Protocol, get_args, runtime_checkable
 
 from ..engine import Decision, Health, Hit
 from ..engine.hits import BanHit, memoized
-from ..engine.keys import name_of
+from ..engine.keys import name_of_id
 from ..engine.reply import ALLOWED, REMAININGS, RETRY_AFTERS
 
 Outcome = Literal[
@@ -133,7 +133,7 @@ class Event(NamedTuple):
     @property
     def subjects(self) -> dict[str, str]:
         """The subjects of :attr:`applied`, by type, as the app knows them. Personal data."""
-        return {name: name_of(name, value) for name, value in (each.subject for each in self.applied)}
+        return {name: name_of_id(name, value) for name, value in (each.subject for each in self.applied)}
 
     @property
     def refusals(self) -> list[Refusal]:

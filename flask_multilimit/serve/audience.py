@@ -12,7 +12,7 @@ from flask import Flask
 from ..declare.subjects import EVERYONE, Subject
 from ..engine import BanStatus, ConfigurationError, Decision, Health, Limiter, StorageError
 from ..engine.errors import brief
-from ..engine.keys import name_of
+from ..engine.keys import name_of_id
 from ..engine.reply import ALLOWED
 from ..engine.storage import HoldsUnits, KeepsTallies, layers_of
 from ..engine.text import SafeLogger
@@ -197,7 +197,7 @@ def report(
 
 def send_signals(app: Flask, decision: Decision, scope: str, applied: AppliedLimits) -> None:
     """Send the signals of a decided check."""
-    subjects = {each.subject.type: name_of(*each.subject) for each in applied.limiters}
+    subjects = {each.subject.type: name_of_id(*each.subject) for each in applied.limiters}
     arguments = {"decision": decision, "endpoint": scope, "subjects": subjects}
     notify(limits_checked, app, **arguments)
     if decision.shadowed:
@@ -235,7 +235,7 @@ def report_bans(app: Flask, settings: Settings, decision: Decision, scope: str, 
                 app,
                 endpoint=scope,
                 limiter=limiter,
-                subject=name_of(*subject),
+                subject=name_of_id(*subject),
                 until=time() + ban.retry_after,
                 level=ban.level,
                 decision=decision,

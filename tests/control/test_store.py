@@ -95,7 +95,7 @@ def test_error_of_a_change_without_a_reply_keeps_its_remedy(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("options", [{}, {"decode_responses": True}, {"protocol": 3}], ids=str)
-def test_what_is_stored_is_read_with_any_client(server: Server, options: Any) -> None:
+def test_clients_that_decode_or_speak_protocol_3_read_what_is_stored(server: Server, options: Any) -> None:
     change: Any = {"what": "set", "author": "Ä"}
     worker = Worker("shop:1", 1, "limits")
     with redis.Redis.from_url(server.url, **options) as client:
