@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -150,28 +150,20 @@ def entries(gate: AppGate, *, kind: str = "", q: str = "", page: int = 1, rows: 
     ]
     wanted.sort(key=lambda each: -each.since)
     shown, paging = paged(wanted, page, rows)
-    matching_nothing, left_out = idle(gate, shown), gate.applier.unfit
+    validator = gate.applier.validator
+    idle, left_out = validator.idle(document), validator.unfit(document)
     kinds = Counter(each.kind for each in document.entries)
     listed = () if gate.access is None else gate.access.declared
     return Entries(
         kind=kind,
         q=q,
-        entries=tuple(entry_of(each, idle=each.id in matching_nothing, left_out=each.id in left_out) for each in shown),
+        entries=tuple(entry_of(each, idle=each.id in idle, left_out=each.id in left_out) for each in shown),
         counts={each: kinds[each] for each in KINDS},
         declared=tuple(DeclaredEntry(each.action, f"{each.action} {each.who}", each.where) for each in listed),
         problem=problem,
         at=gate.applier.time() - gate.applier.follower.age,
         paging=paging,
     )
-
-
-def idle(gate: AppGate, entries: Iterable[Override | Listing]) -> set[str]:
-    """The entries that match nothing in the app, and none of the limits that other extensions check."""
-    overrides = gate.plans.overrides
-    known = {each.id for each in entries if isinstance(each, Override) and each in overrides.entries}
-    if not known <= overrides.effective:
-        gate.look_elsewhere(gate.plans)
-    return known - overrides.effective
 
 
 def history(gate: AppGate, *, q: str = "", page: int = 1, rows: int = 50, most: int = MOST_HISTORY) -> History:

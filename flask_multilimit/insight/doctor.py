@@ -14,6 +14,7 @@ from redis.exceptions import RedisError
 from werkzeug.middleware.proxy_fix import ProxyFix
 
 from ..config import PREFIX
+from ..control.document import Document
 from ..control.entries import are_half
 from ..control.store import DOCUMENT, WORKERS
 from ..declare.addresses import Network, Who
@@ -300,7 +301,9 @@ def _examine_control(gate: AppGate) -> Iterator[Finding]:
     if not applier.control.shared:
         return
     try:
-        entries, idle, unfit = applier.control.entries(), applier.control.idle(), applier.control.unfit()
+        entries = applier.control.entries()
+        document = Document(entries=entries)
+        idle, unfit = applier.validator.idle(document), applier.validator.unfit(document)
     except StorageError as error:
         if not error.no_reply:  # otherwise the storage has a finding of its own
             yield _not_readable(error)

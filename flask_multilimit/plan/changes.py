@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from difflib import get_close_matches
 
 from ..control.control import Difference
@@ -50,18 +49,16 @@ class ChangeValidator:
         return differences(*(self._plans_with(self._fitting(each.overrides)) for each in (before, after)))
 
     def idle(self, document: Document) -> set[str]:
-        plans = self._plans_with(self._fitting(document.overrides))
-        effective = plans.overrides.effective
-        if any(each.id not in effective for each in plans.overrides.entries):
-            self._look_elsewhere(plans)
-        return {each.id for each in plans.overrides.entries if each.id not in effective and self._is_idle_alone(each)}
-
-    def _is_idle_alone(self, entry: Override) -> bool:
-        """Whether ``entry`` applies to nothing without the others, which may hide it."""
-        with suppress(ConfigurationError):  # it changes what another one has made
-            alone = self._plans_with([entry])
-            return entry.id not in alone.overrides.effective and not differences(self._declared, alone)
-        return False
+        left = self._fitting(document.overrides)
+        while True:  # until no override is left that another one may hide
+            plans = self._plans_with(left)
+            effective = plans.overrides.effective
+            if any(each.id not in effective for each in left):
+                self._look_elsewhere(plans)
+            idle = [each for each in left if each.id not in effective]
+            if len(idle) == len(left):
+                return {each.id for each in idle}
+            left = self._fitting(idle)  # without those that change what another one has made
 
     def unfit(self, document: Document) -> dict[str, ConfigurationError]:
         return fitting(document.overrides, self._plans_with)[1]
@@ -81,7 +78,7 @@ class ChangeValidator:
             return too_many_listed(document.listings, entry)
         before = self._plans_with(self._fitting([each for each in document.overrides if each.id != entry.id]))
         plans = self._plans_with(self._fitting(document.overrides, but=entry))
-        if entry.id not in plans.overrides.effective and not differences(before, plans):
+        if entry.id not in plans.overrides.effective:
             idle = "{entry}: no endpoint has such a limit; {hint}. A function, a view or an extension may check it"
             if entry.limit is not None and not any(entry in plans.overrides.at(at).changes for at, _ in plans.planned):
                 idle = "{entry}: no endpoint has this name; {hint}. A function may; checks in views get no new limits"

@@ -421,6 +421,7 @@ def _changed(scopes: Sequence[str], limiter: PlannedLimiter, overrides: Override
 
 def _with_changed_rule(limiter: PlannedLimiter, override: Override, overrides: Overrides) -> PlannedLimiter:
     if callable(limiter.declaration.rules):
+        overrides.effective.add(override.id)  # it may return a rule of this name
         return replace(limiter, by_name=(*limiter.by_name, override))
     if any(name == override.rule for name, _ in limiter.rules):
         overrides.effective.add(override.id)

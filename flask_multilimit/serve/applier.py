@@ -26,6 +26,7 @@ from .state import AppState
 if TYPE_CHECKING:
     from ..control.control import Control
     from ..control.entries import Listing, Override
+    from ..plan.changes import ChangeValidator
 
 MOST_LOGGED = 10
 
@@ -57,11 +58,16 @@ class ControlApplier:
     def control(self) -> Control:
         """The control that changes limits and lists."""
         from ..control.control import Control  # noqa: PLC0415 - it imports all models; few processes make changes
+
+        return Control(self.follower.store, self.follower, self.validator)
+
+    @cached_property
+    def validator(self) -> ChangeValidator:
+        """Says what changes do in the app."""
         from ..plan.changes import ChangeValidator  # noqa: PLC0415 - few processes make changes
 
         prefix = self._in_force.settings.ipv6_prefix
-        trial = ChangeValidator(self._declared, self.plans_with, self._look_elsewhere, ipv6_prefix=prefix)
-        return Control(self.follower.store, self.follower, trial)
+        return ChangeValidator(self._declared, self.plans_with, self._look_elsewhere, ipv6_prefix=prefix)
 
     @property
     def enabled(self) -> bool:

@@ -618,10 +618,22 @@ def test_override_that_matches_is_not_reported_as_idle(shop: Shop) -> None:
     shop.control.override("show", limit="9/minute", lasting=True)
     shop.control.override("show", rule="ip-60s", rules="1/minute", lasting=True)
     shop.control.override("api", limiter="user", times=2, lasting=True)
+    shop.control.override("tier", rule="tier-60s", times=2, lasting=True)
     gone = shop.control.override("show", limiter="user", times=2, lasting=True, force=True)
+    assert idle(shop) == {gone.id}
 
-    assert shop.control.idle() == {gone.id}
-    assert {each.id for each in entries(gate_of(shop.app)).entries if each.idle} == {gone.id}
+
+def test_override_that_another_one_hides_is_not_reported_as_idle(shop: Shop) -> None:
+    shop.control.override("show", limiter="ip", off=True, lasting=True, force=True)
+    shop.control.override("show", rule="ip-60s", times=2, lasting=True, force=True)
+    assert idle(shop) == set()
+
+
+def idle(shop: Shop) -> set[str]:
+    """The ids of the overrides that apply to nothing: they are the same wherever somebody asks."""
+    found = shop.control.idle()
+    assert {each.id for each in entries(gate_of(shop.app)).entries if each.idle} == found
+    return found
 
 
 def test_entries_have_the_rules_of_an_override_as_they_were_given(shop: Shop) -> None:
@@ -636,8 +648,7 @@ def test_override_of_a_limit_of_an_extension_is_not_idle(shop: Shop) -> None:
     shop.control.override("show", rule="plan-3600s", rules="9/hour", lasting=True, force=True)
     gone = shop.control.override("show", rule="gone-60s", rules="9/hour", lasting=True, force=True)
 
-    assert shop.control.idle() == {gone.id}
-    assert {each.id for each in entries(gate_of(shop.app)).entries if each.idle} == {gone.id}
+    assert idle(shop) == {gone.id}
 
 
 def test_override_of_what_another_one_has_made_is_neither_idle_nor_an_error(shop: Shop) -> None:
@@ -645,7 +656,7 @@ def test_override_of_what_another_one_has_made_is_neither_idle_nor_an_error(shop
     shop.control.override("show", limiter="ip", rules=slots, lasting=True, force=True)
     shop.control.override("show", rule="ip-60s", rules={"timeout": 9}, lasting=True, force=True)
 
-    assert shop.control.idle() == set()
+    assert idle(shop) == set()
 
 
 def test_changes_of_different_limits_are_separate_entries_whatever_blanks_their_names_have(shop: Shop) -> None:
