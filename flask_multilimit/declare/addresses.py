@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Iterable
 from ipaddress import IPv6Address, ip_address, ip_network
 from socket import AF_INET, AF_INET6, inet_ntop, inet_pton
@@ -152,16 +152,19 @@ def _network(version: int, first: int, prefixlen: int) -> Network:
 
 
 class Networks(Generic[T]):
-    """Finds the smallest of ``networks`` that contains an address, in a few comparisons however many there are."""
+    """Finds the smallest of ``networks`` that contains an address, by one look-up for each length that their prefixes
+    have, however many they are."""
 
     def __init__(self, networks: Iterable[tuple[Network, T]]) -> None:
         # Numbers only: each of thousands of objects would also cost the garbage collector time.
-        keys: dict[int, list[int]] = {4: [], 6: []}
-        values: dict[int, list[T]] = {4: [], 6: []}
+        by_length = defaultdict[tuple[int, int], dict[int, T]](dict)
         for (version, first, prefixlen), value in networks:
-            keys[version].append(first << 8 | prefixlen)
-            values[version].append(value)
-        self._segments = {version: _segments(keys[version], values[version], bits=_BITS[version]) for version in keys}
+            free_bits = _BITS[version] - prefixlen
+            by_length[version, free_bits][first >> free_bits] = value
+        self._smallest_first = {
+            version: [(free_bits, by_length[at, free_bits]) for at, free_bits in sorted(by_length) if at == version]
+            for version in _BITS
+        }
 
     def find(self, address: str) -> T | None:
         """The value of the smallest network around ``address``; ``None`` if there is none, or it is not an address."""
@@ -171,8 +174,11 @@ class Networks(Generic[T]):
     def at(self, address: AddressNumber) -> T | None:
         """As :meth:`find`, for an address that was parsed."""
         version, number = address
-        starts, values = self._segments[version]
-        return values[bisect_right(starts, number) - 1]
+        for free_bits, values in self._smallest_first[version]:
+            found = values.get(number >> free_bits)
+            if found is not None:
+                return found
+        return None
 
 
 AddressNumber = tuple[int, int]
@@ -191,37 +197,6 @@ def number_of(address: str) -> AddressNumber | None:
         bare = without_port(address)
         return None if bare == address else number_of(bare)
     return (4, number - _MAPPED) if _MAPPED <= number < _MAPPED + _ALL_V4 else (6, number)
-
-
-def _segments(keys: list[int], given: list[T], *, bits: int) -> tuple[list[int], list[T | None]]:
-    """Where disjoint ranges of addresses begin, each of which ends where the next one begins, and their values.
-
-    Two networks are disjoint or nested. So in the order of their addresses, the networks that have begun and not ended
-    are a stack. A key is the first address of a network, and in its last byte the length of the prefix.
-    """
-    starts: list[int] = [0]
-    values: list[T | None] = [None]
-    open_: list[tuple[int, T]] = []  # where each ends, and its value; the innermost is last
-
-    def begin(at: int, value: T | None) -> None:
-        if starts[-1] == at:
-            values[-1] = value
-        else:
-            starts.append(at)
-            values.append(value)
-
-    def close_until(at: int) -> None:
-        while open_ and open_[-1][0] <= at:
-            end, _ = open_.pop()
-            begin(end, open_[-1][1] if open_ else None)
-
-    for index in sorted(range(len(keys)), key=keys.__getitem__):
-        first, prefixlen = keys[index] >> 8, keys[index] & 0xFF
-        close_until(first)
-        open_.append((first + (1 << (bits - prefixlen)), given[index]))
-        begin(first, given[index])
-    close_until(1 << 129)
-    return starts, values
 
 
 def addresses_in(networks: Iterable[Network]) -> int:
