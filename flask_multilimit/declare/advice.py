@@ -231,13 +231,12 @@ def mark_registered(function: object) -> None:
 class Bill:
     """What a request, or a call of a service function, is charged, and what it really cost, as it says itself."""
 
-    __slots__ = ("declared", "open_charges", "real_costs")
+    open_charges: tuple[tuple[Decision, Sequence[Any]], ...] = ()
+    """Charges to settle, by the response or the real costs, each with the limiters that settle it."""
 
     def __init__(self, declared: tuple[Declaration, ...] = ()) -> None:
         self.declared: tuple[Declaration, ...] = declared
         """The limiters of the function, also those that do not apply to this call."""
-        self.open_charges: tuple[tuple[Decision, Sequence[Any]], ...] = ()
-        """Charges to settle, by the response or the real costs, each with the limiters that settle it."""
         self.real_costs: dict[str, int] = {}
         """What the work really cost, as it says itself, by the name of the limiter."""
 

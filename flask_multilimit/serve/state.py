@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import MethodType
 from typing import TYPE_CHECKING, Any, Literal
@@ -58,30 +58,28 @@ MOST_DECISIONS = 100
 class Record(Bill):
     """What is known about one request."""
 
-    __slots__ = ("access", "admitted", "answered", "checked", "decisions", "denial", "plan", "refusal", "refused")
+    checked: bool = False
+    """Whether the plan was checked, or the part of it that the request reached."""
+    admitted: bool = False
+    """Whether the request passed that check."""
+    answered: bool = False
+    """Whether its charges were left to a response."""
+    refusal: Decision | None = None
+    """The latest decision that refuses."""
+    access: tuple[AccessLists | None, Access] = NOT_ASKED
+    """The lists that were asked last, and their answer."""
+    refused: float = 0
+    """For how many seconds it was refused without a decision: by a list (infinite: no end is known), or because the
+    storage did not answer."""
+    denial: Response | None = None
+    """The response that says so, after ``after_request`` functions."""
 
     def __init__(self, plan: Plan) -> None:
-        self.open_charges: tuple[tuple[Decision, Sequence[Any]], ...] = ()  # instead of a call of Bill.__init__
-        self.real_costs: dict[str, int] = {}
+        self.real_costs: dict[str, int] = {}  # instead of a call of Bill.__init__
         self.plan: Plan = plan
         """The plan of its endpoint, looked up once."""
-        self.checked: bool = False
-        """Whether the plan was checked, or the part of it that the request reached."""
-        self.admitted: bool = False
-        """Whether the request passed that check."""
-        self.answered: bool = False
-        """Whether its charges were left to a response."""
         self.decisions: list[Decision] = []
         """In the order of the checks: the first, which is usually that of the endpoint, and the latest."""
-        self.refusal: Decision | None = None
-        """The latest one that refuses."""
-        self.access: tuple[AccessLists | None, Access] = NOT_ASKED
-        """The lists that were asked last, and their answer."""
-        self.refused: float = 0
-        """For how many seconds it was refused without a decision: by a list (infinite: no end is known), or because the
-        storage did not answer."""
-        self.denial: Response | None = None
-        """The response that says so, after ``after_request`` functions."""
 
     def add(self, decision: Decision) -> None:
         self.decisions.append(decision)
