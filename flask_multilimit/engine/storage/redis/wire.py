@@ -97,7 +97,7 @@ class Wire:
             line = self._idle.pop()  # the one used last
         except IndexError:
             line, started = self._open(started)
-        if check_open and self._of_idle(line, line.has_input):
+        if check_open and line.has_input():
             line, started = self._take_another(line, started)
         try:
             reply = line.ask(command, started)
@@ -127,7 +127,7 @@ class Wire:
         """Send ``command`` without waiting for its reply. The next question on this connection reads it, or
         :meth:`confirm`. Raises :data:`FAILURES` if it cannot be sent."""
         line, started = self._take(started)
-        if started - line.used > _FRESH_SECONDS and self._of_idle(line, line.has_input):
+        if started - line.used > _FRESH_SECONDS and line.has_input():
             line, started = self._take_another(line, started)
         self._use(line, line.send, command, started, lost)
 
@@ -182,18 +182,9 @@ class Wire:
         self._idle.append(line)
         return answer
 
-    def _of_idle(self, line: _Line, ask: Callable[..., object], *arguments: object) -> object:
-        """What ``ask`` returns about a ``line`` before a question. If it is interrupted, as by a timeout of gevent,
-        which switches greenlets here, give the line back: otherwise, the pool would miss a connection for ever."""
-        try:
-            return ask(*arguments)
-        except BaseException:
-            _disconnect(self._pool, line)
-            raise
-
     def _take_another(self, line: _Line, started: float) -> tuple[_Line, float]:
         """``line``, or another one if the server has closed it or sent something that nobody asked for."""
-        while not self._of_idle(line, _is_usable, line):
+        while not _is_usable(line):
             _disconnect(self._pool, line)
             try:
                 line = self._idle.pop()
@@ -337,18 +328,16 @@ class _Line:
     """Whether :meth:`send` waits for the reply."""
     finalizer: weakref.finalize[..., Any]
     """Gives the connection back when nobody holds the line any more."""
-    has_input: Callable[[], object]
-    """Whether there is something to read, or the connection was closed. Does not wait."""
 
     def __init__(self, connection: Any, deadline: Deadline, explain: Explain) -> None:
-        self.has_input = self._can_read
         self.connection = connection
         self.used = 0.0
         """When the last question on it began, by ``time.monotonic``."""
         self._deadline = deadline
         self._explain = explain
 
-    def _can_read(self) -> object:
+    def has_input(self) -> object:
+        """Whether there is something to read, or the connection was closed. Does not wait."""
         try:
             return self.connection.can_read()
         except Exception:  # it was closed in some way
@@ -428,7 +417,7 @@ class _SocketLine(_Line):
         """When to check again whether a timer ticks."""
         self._unread: deque[Lost] = deque()
         self.used = 0.0
-        self.has_input = functools.partial(poll.poll, 0)
+        self.has_input = functools.partial(poll.poll, 0)  # type: ignore[method-assign]  # in less time
         plain.setblocking(True)
         self._wait_at_most(self._normal_timeout)
 
