@@ -19,12 +19,10 @@ from flask_multilimit.engine import Limiter, MemoryStorage, Rule, forks, hits_fo
 from flask_multilimit.engine.slots import Keeper
 from flask_multilimit.engine.storage.cluster.hash_slots import HASH_SLOTS, HashSlots
 from flask_multilimit.engine.storage.forgetting import _remove_leaf
-from flask_multilimit.engine.storage.layers.leases import LeasingStorage
 from flask_multilimit.engine.storage.redis.connections import Deadline
 from flask_multilimit.engine.storage.redis.storage import RedisStorage
 from flask_multilimit.engine.storage.redis.wire import command_of, wire_of
 from flask_multilimit.engine.threads import Beat
-from support.clock import Clock
 from support.doubles import raising
 from support.interrupts import Interrupt, interrupted
 from support.servers import Binary, Server
@@ -118,25 +116,6 @@ def test_slot_that_is_interrupted_before_its_block_begins_is_renewed_no_more(mon
         keeper.hold(storage, storage.check(hits_for("5 at once", scope="api")))
 
     assert len(keeper) == 0
-
-
-def test_lease_whose_check_was_interrupted_is_renewed() -> None:
-    leased = hits_for(Rule(60, 50, lease=10), scope="api")
-    both = hits_for([Rule(60, 50, lease=10), Rule(3600, 9999)], scope="api")
-    clock = Clock()
-    storage = LeasingStorage(MemoryStorage(clock), clock=clock)
-
-    def check_each() -> None:
-        nonlocal storage
-        storage = LeasingStorage(
-            MemoryStorage(clock), clock=clock
-        )  # a new one, so that each call meets the same points
-        for hits in (leased, both, both, *[leased] * 9):
-            storage.check(hits)
-
-    for point in interrupted(check_each):
-        clock.advance(60)
-        assert "lease" in [storage.check(leased).decided_by for _ in range(9)], point
 
 
 @pytest.mark.parametrize("single", [False, True], ids=["", "with a single connection"])

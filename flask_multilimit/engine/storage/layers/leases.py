@@ -126,8 +126,6 @@ class _Question:
     """The units to ask for, where these are more than the hit's own cost."""
     leftovers: list[tuple[bytes, Charge]] = field(default_factory=list)
     """The charges to give back first."""
-    has_ended: bool = False
-    """Whether it is recorded that this thread uses these leases no more."""
 
     @property
     def places(self) -> tuple[int, ...]:
@@ -182,19 +180,13 @@ class LeasingStorage:
         leased = memoized(hits, _leased)
         if not leased or check_id is not None:
             return self.wrapped.check(hits, check_id)
-        question: _Question | None = None
-        try:
-            with self._lock:
-                now = self._clock()
-                spent = self._spend(hits, leased, now)
-                if len(spent) == len(hits) or (spent and len(spent) == len(hits) - len(bans_of(hits))):
-                    return _decide_here(hits, spent, now)
-                question = self._question(hits, leased, spent, now)
-            return self._ask_storage(question)
-        except BaseException:
-            if question is None or not question.has_ended:
-                self._forget_in_use(hits)
-            raise
+        with self._lock:
+            now = self._clock()
+            spent = self._spend(hits, leased, now)
+            if len(spent) == len(hits) or (spent and len(spent) == len(hits) - len(bans_of(hits))):
+                return _decide_here(hits, spent, now)
+            question = self._question(hits, leased, spent, now)
+        return self._ask_storage(question)
 
     def peek(self, hits: tuple[Hit, ...]) -> Decision:
         """Units that this process holds count as remaining."""
@@ -256,15 +248,6 @@ class LeasingStorage:
             idle = [(key, lease) for key, lease in self._leases.items() if not lease.is_asking and not lease.may_return]
             leftovers = [leftover for key, lease in idle for leftover in lease.renew(key, lease.rule, 0)]
         self._give_back(leftovers)
-
-    def _forget_in_use(self, hits: tuple[Hit, ...]) -> None:
-        """Forget the leases of ``hits`` that are in use: if a signal handler raised before this thread recorded that it
-        uses them no more, they would be in use for ever."""
-        with self._lock:
-            for hit in hits:
-                lease = self._leases.get(hit.key)
-                if lease is not None and (lease.is_asking or lease.may_return):
-                    del self._leases[hit.key]
 
     def __len__(self) -> int:
         """The number of quotas of which there are leases, spent or not."""
@@ -377,7 +360,6 @@ class LeasingStorage:
                 self._on_units(question.hits[i].key)
         for lease in question.claimed.values():
             lease.is_asking = False
-        question.has_ended = True
 
     def _merge(self, question: _Question, answer: Decision, asked_at: int) -> Decision:
         """Record what was granted, and make the decision on all hits. The caller holds the lock."""
