@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from time import monotonic
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from .decision import Decision
 from .errors import ConfigurationError, StorageError, with_remedy
@@ -42,14 +43,16 @@ _logger = SafeLogger()
 class _Held:  # made at every request: an __init__ would be one more call
     """The slots that one check holds. The storage calls it, as :data:`.Lost`, if their release failed."""
 
-    __slots__ = ("due", "keeper", "slots", "storage", "timeout")
+    __slots__ = ("due", "failing", "keeper", "slots", "storage", "timeout")
 
     keeper: Keeper
     storage: KeepsSlots
     slots: tuple[Slot, ...]
     timeout: float
     due: float
-    """When the slots are renewed for the first time."""
+    """When the slots are renewed next."""
+    failing: bool | None
+    """Whether the last renewal has failed; ``None`` before the first one."""
 
     def __call__(self, error: StorageError) -> None:
         self.keeper.retry_release(self, error)
@@ -59,24 +62,15 @@ class _Held:  # made at every request: an __init__ would be one more call
         return self.slots[0].check_id
 
 
-class _Renewed(NamedTuple):
-    """The latest attempt to renew the slots of one check."""
-
-    due: float
-    """When to renew them again."""
-    failing: bool
-    """Whether the last renewal has failed."""
-
-
+@dataclass(slots=True, eq=False)
 class _Unreleased:
     """Slots of one check that are to be released again."""
 
-    def __init__(self, storage: KeepsSlots, slots: tuple[Slot, ...], due: float, expires: float) -> None:
-        self.storage = storage
-        self.slots = slots
-        self.due = due
-        self.expires = expires
-        """When they are free even if no release succeeds."""
+    storage: KeepsSlots
+    slots: tuple[Slot, ...]
+    due: float
+    expires: float
+    """When they are free even if no release succeeds."""
 
 
 class Keeper:
@@ -91,7 +85,6 @@ class Keeper:
 
     def _begin(self) -> None:
         self._held: dict[bytes, _Held] = {}
-        self._renewed: dict[bytes, _Renewed] = {}
         self._unreleased: dict[bytes, _Unreleased] = {}
         self._unconfirmed: dict[int, KeepsSlots] = {}
         self._renewing: int | None = None  # id() of the storage whose answer to a renewal is awaited
@@ -112,7 +105,8 @@ class Keeper:
             return
         due = self._clock() + pause
         held = _Held()
-        held.keeper, held.storage, held.slots, held.timeout, held.due = self, storage, slots, timeout, due
+        held.keeper, held.storage, held.slots, held.timeout = self, storage, slots, timeout
+        held.due, held.failing = due, None
         self._held[check_id] = held
         if due < self.beat.wakes_at:  # seldom: this saves a call
             try:
@@ -178,7 +172,7 @@ class Keeper:
             held.slots = still_held
         else:
             self._held.pop(decision.check_id, None)
-        if self._clock() >= held.due:  # a renewal may have taken them again after the refund
+        if held.failing is not None or self._clock() >= held.due:  # a renewal may have taken them again since
             self._release_later(held, [slot for slot in slots if slot.hit.key in keys])
 
     def forget_all(self, storage: Storage) -> None:
@@ -230,28 +224,21 @@ class Keeper:
     def _work(self) -> float | None:
         """The task of the beat. Without slots, the thread lingers for a while before it ends."""
         self.renew_due()
-        dues = [self._due_of(held) for held in list(self._held.values())]
+        dues = [held.due for held in list(self._held.values())]
         dues += [each.due for each in list(self._unreleased.values())]
         self._lingers = not dues and not self._lingers
         if self._lingers:
             return LINGER_SECONDS
         return min(dues) - self._clock() if dues else None
 
-    def _due_of(self, held: _Held) -> float:
-        renewed = self._renewed.get(held.check_id)
-        return held.due if renewed is None else renewed.due
-
     def renew_due(self) -> None:
         """Renew the slots that are due, and try again to release what could not be released."""
         while self._soon:
             _call_and_log(self._soon.popleft())
         now = self._clock()
-        due = [held for held in list(self._held.values()) if self._due_of(held) <= now]
+        due = [held for held in list(self._held.values()) if held.due <= now]
         for storage, some in _by_storage(due):
             self._renew(storage, some, now)
-        for check_id in list(self._renewed):
-            if check_id not in self._held:
-                self._renewed.pop(check_id, None)
         failed = [each for each in list(self._unreleased.values()) if each.due <= now]
         for storage, releases in _by_storage(failed):
             self._retry_releases(storage, releases)
@@ -273,7 +260,7 @@ class Keeper:
                 failures.append((batch, error))
             else:
                 for held in batch:
-                    self._renewed[held.check_id] = _Renewed(now + held.timeout / RENEWALS, False)
+                    held.due, held.failing = now + held.timeout / RENEWALS, False
             self._undo_late_renewals(sent)
         self._record_failures(failures, now)
 
@@ -292,8 +279,7 @@ class Keeper:
         """Log the renewals of one round that failed in one line, unless all of them failed the last time, too. Schedule
         their next attempts."""
         failed = [held for batch, _ in failures for held in batch]
-        before = [self._renewed.get(held.check_id) for held in failed]
-        if not all(renewed is not None and renewed.failing for renewed in before):
+        if not all(held.failing for held in failed):
             error = next((error for _, error in failures if _if_unexpected(error)), failures[0][1])
             _logger.warning(
                 "Rate limits: could not renew slots (%d): %s. Trying again until they expire.",
@@ -302,7 +288,7 @@ class Keeper:
                 error=_if_unexpected(error),
             )
         for held in failed:
-            self._renewed[held.check_id] = _Renewed(now + min(RETRY_SECONDS, held.timeout / RENEWALS), True)
+            held.due, held.failing = now + min(RETRY_SECONDS, held.timeout / RENEWALS), True
 
     def _retry_releases(self, storage: KeepsSlots, releases: list[_Unreleased]) -> None:
         """Release slots again, and wait for the answer: this connection may be lost, too."""
