@@ -49,6 +49,7 @@ class GuardedStorage:
         clock: Callable[[], int] = monotonic_microseconds,
     ) -> None:
         check_storage(storage, "GuardedStorage")
+        check_policy(on_error, "on_error")
         check_workers(workers)
         check_memory_keys(memory_keys)
         check_logger(logger)
@@ -56,7 +57,7 @@ class GuardedStorage:
         check_clock(clock)
         self.wrapped = storage
         self.shared: bool = storage.shared
-        self._policy = Policy(on_error)
+        self._on_error: OnStorageError = on_error
         report = Report(logger, on_change, on_error)
         self._outage = Outage(storage, report, workers=workers, memory_keys=memory_keys, clock=clock, logger=logger)
         self._breaker = self._outage.breaker
@@ -96,7 +97,7 @@ class GuardedStorage:
         if state is State.OPEN:
             return self._decide(hits, PEEK_ID, self._breaker.latest_error(), charging=False)
         if state is not State.CLOSED and not self._outage.is_over():  # a check takes no more than the share here
-            local = self._policy.limited_here(hits)
+            local = self._limited_here(hits)
             decision, _ = self._outage.decide(PEEK_ID, hits, local, charging=False, pending=False)
             if not decision.allowed:
                 return decision
@@ -209,7 +210,7 @@ class GuardedStorage:
         no process takes more than its share of what is left."""
         if self._outage.is_over():
             return self._ask(hits, check_id)
-        local = self._policy.limited_here(hits)
+        local = self._limited_here(hits)
         decision, on_shares = self._outage.decide(
             (check_id or uuid4()).bytes, hits, local, charging=True, pending=False
         )
@@ -233,43 +234,28 @@ class GuardedStorage:
     ) -> Decision:
         """Decide in place of the storage. ``may_be_charged``: it may have charged the check although it failed, or may
         do so when it continues."""
-        strictest = self._policy.strictest(hits)
-        if strictest in {"raise", "deny"}:
+        policies = {self._policy_for(hit) for hit in hits}
+        if policies & {"raise", "deny"}:
             if may_be_charged:
                 self._outage.refund_later(check_id, hits)
-            if strictest == "raise":
+            if "raise" in policies:
                 raise error
             raise StorageDenied(f"refused while {error}", retry_after=1.0) from error
         decision, _ = self._outage.decide(
             check_id,
             hits,
-            self._policy.limited_here(hits),
+            self._limited_here(hits),
             charging=charging,
             pending=charging and not error.key_specific,
             may_be_charged=may_be_charged,
         )
         return decision
 
-
-_STRICTEST_FIRST: tuple[OnStorageError, ...] = ("raise", "deny", "local", "allow")
-
-
-class Policy:
-    """How a guard decides when the storage fails. A hit's own ``on_storage_error`` comes first."""
-
-    def __init__(self, default: OnStorageError) -> None:
-        check_policy(default, "on_error")
-        self.default: OnStorageError = default
-
-    def of(self, hit: Hit) -> OnStorageError:
-        """The policy for ``hit``. A shadow never refuses, so it neither raises nor denies."""
-        policy = hit.on_storage_error or self.default
+    def _policy_for(self, hit: Hit) -> OnStorageError:
+        """A hit's own policy comes first. A shadow never refuses, so it neither raises nor denies."""
+        policy = hit.on_storage_error or self._on_error
         return "local" if hit.shadow and policy in {"raise", "deny"} else policy
 
-    def strictest(self, hits: tuple[Hit, ...]) -> OnStorageError:
-        policies = {self.of(hit) for hit in hits}
-        return next(policy for policy in _STRICTEST_FIRST if policy in policies)
-
-    def limited_here(self, hits: tuple[Hit, ...]) -> tuple[Hit, ...]:
-        """The hits that this process limits by itself."""
-        return tuple(hit for hit in hits if self.of(hit) == "local")
+    def _limited_here(self, hits: tuple[Hit, ...]) -> tuple[Hit, ...]:
+        """The hits that this process limits by itself while the storage fails."""
+        return tuple(hit for hit in hits if self._policy_for(hit) == "local")
