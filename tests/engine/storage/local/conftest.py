@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from engine.storage.local.places import Place
+from flask_multilimit.engine import Limiter, storage_from_uri
 from support.waiting import until
 
 
@@ -25,3 +26,15 @@ def place() -> Iterator[Place]:
     finally:
         place.clean_up()
         shutil.rmtree(folder)
+
+
+@pytest.fixture
+def limiter(place: Place) -> Iterator[Limiter]:
+    """Its first check makes the directory. After a failed start, the log and the locks stay, so that the reason can be
+    read: they are removed here."""
+    limiter = Limiter(storage_from_uri(place.uri, timeout=10))
+    yield limiter
+    limiter.close()
+    if place.directory.is_dir() and not place.supervisors():
+        for path in place.directory.iterdir():
+            path.unlink()

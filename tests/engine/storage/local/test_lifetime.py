@@ -110,8 +110,7 @@ def test_a_dropped_storage_stops_using_the_server(place: Place) -> None:
     until(place.is_deserted)
 
 
-def test_threads_that_check_at_once_start_one_server(place: Place) -> None:
-    limiter = Limiter(storage_from_uri(place.uri, timeout=10))
+def test_threads_that_check_at_once_start_one_server(place: Place, limiter: Limiter) -> None:
     all_threads = threading.Barrier(8)
 
     def check(_: int) -> bool:
@@ -122,7 +121,6 @@ def test_threads_that_check_at_once_start_one_server(place: Place) -> None:
         assert all(pool.map(check, range(8)))
 
     assert len(place.supervisors()) == 1
-    limiter.close()
 
 
 def test_server_ignores_signals_to_end_while_a_process_uses_it(place: Place) -> None:
@@ -246,8 +244,9 @@ def test_killed_server_is_started_again_by_the_next_check(place: Place) -> None:
     assert len(place.supervisors()) == 1
 
 
-def test_log_says_that_quotas_are_gone_with_a_killed_server(place: Place, caplog: pytest.LogCaptureFixture) -> None:
-    limiter = Limiter(storage_from_uri(place.uri, timeout=10))
+def test_log_says_that_quotas_are_gone_with_a_killed_server(
+    place: Place, limiter: Limiter, caplog: pytest.LogCaptureFixture
+) -> None:
     limiter.check(HITS)
     assert caplog.messages == []
 
@@ -262,7 +261,6 @@ def test_log_says_that_quotas_are_gone_with_a_killed_server(place: Place, caplog
     until(place.is_deserted)
     limiter.check(HITS)
     assert caplog.messages == [message], "this process had left the server, so it could end"
-    limiter.close()
 
 
 def test_server_ends_although_a_process_has_the_id_of_an_earlier_master(place: Place) -> None:
@@ -327,7 +325,7 @@ def test_removed_directory_is_made_again_by_the_next_check(place: Place) -> None
 
 
 def test_check_fails_if_another_process_holds_the_election_for_too_long(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: Place, limiter: Limiter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import fcntl
 
@@ -335,10 +333,6 @@ def test_check_fails_if_another_process_holds_the_election_for_too_long(
     place.directory.mkdir(mode=0o700)
     with place.directory.joinpath("election").open("w") as stuck:
         fcntl.flock(stuck, fcntl.LOCK_EX)
-        limiter = Limiter(storage_from_uri(place.uri, timeout=10))
 
         with pytest.raises(StorageError, match="another process is still looking for the server"):
             limiter.check(HITS)
-
-    limiter.close()
-    place.directory.joinpath("election").unlink()

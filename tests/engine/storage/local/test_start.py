@@ -57,10 +57,6 @@ def program(place: Place, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], No
     return install
 
 
-def limiter_at(place: Place) -> Limiter:
-    return Limiter(storage_from_uri(place.uri, timeout=10))
-
-
 def test_server_starts_from_a_package_in_an_archive(place: Place, tmp_path: Path) -> None:
     package = Path(flask_multilimit.__file__).parent
     archive = shutil.make_archive(str(tmp_path / "app"), "zip", package.parent, package.name)
@@ -113,8 +109,7 @@ def test_path_in_the_uri_may_contain_percent_encoded_characters(place: Place) ->
     limiter.close()
 
 
-def test_only_the_owner_has_access_to_the_files(place: Place) -> None:
-    limiter = limiter_at(place)
+def test_only_the_owner_has_access_to_the_files(place: Place, limiter: Limiter) -> None:
     before = os.umask(0)
     try:
         limiter.check(HITS)
@@ -122,7 +117,6 @@ def test_only_the_owner_has_access_to_the_files(place: Place) -> None:
         os.umask(before)
 
     assert {path.lstat().st_mode & 0o077 for path in (place.directory, *place.directory.iterdir())} == {0}
-    limiter.close()
 
 
 def test_default_directory_is_named_after_the_user(monkeypatch: pytest.MonkeyPatch, place: Place) -> None:
@@ -239,14 +233,13 @@ UNSAFE = {
 
 
 @pytest.mark.parametrize("make", UNSAFE)
-def test_an_unsafe_directory_is_refused(place: Place, make: Callable[[Path], None]) -> None:
-    early = limiter_at(place)
+def test_an_unsafe_directory_is_refused(place: Place, limiter: Limiter, make: Callable[[Path], None]) -> None:
     make(place.directory)
 
     with pytest.raises(StorageError, match=UNSAFE[make]):
-        early.check(HITS)
+        limiter.check(HITS)
     with pytest.raises(ConfigurationError, match=UNSAFE[make]):
-        limiter_at(place)
+        storage_from_uri(place.uri)
 
     if place.directory.is_dir():
         assert not list(place.directory.iterdir())
@@ -277,20 +270,18 @@ def test_directory_that_takes_the_place_of_a_safe_one_before_it_is_opened_is_ref
 
 
 @pytest.mark.parametrize("name", ["election", "supervisor", "log"])
-def test_symbolic_link_in_place_of_a_file_is_refused_and_not_followed(place: Place, name: str) -> None:
+def test_symbolic_link_in_place_of_a_file_is_refused_and_not_followed(
+    place: Place, limiter: Limiter, name: str
+) -> None:
     place.directory.mkdir(mode=0o700)
     precious = place.directory.with_name("precious")
     precious.write_text("precious")
     place.directory.joinpath(name).symlink_to(precious)
-    limiter = limiter_at(place)
 
     with pytest.raises(StorageError, match="symbolic link"):
         limiter.check(HITS)
 
     assert precious.read_text() == "precious"
-    limiter.close()
-    for path in place.directory.iterdir():
-        path.unlink()
 
 
 # Errors at a check
@@ -306,14 +297,12 @@ def test_symbolic_link_in_place_of_a_file_is_refused_and_not_followed(place: Pla
     ids=["full disk", "too many open files", "too many processes"],
 )
 def test_error_of_the_system_has_its_remedy(
-    place: Place, monkeypatch: pytest.MonkeyPatch, code: int, told: str
+    limiter: Limiter, monkeypatch: pytest.MonkeyPatch, code: int, told: str
 ) -> None:
-    limiter = limiter_at(place)
     monkeypatch.setattr(local_server.LocalServer, "_open", raising(OSError(code, os.strerror(code))))
 
     with pytest.raises(StorageError, match=told):
         limiter.check(HITS)
-    limiter.close()
 
 
 @pytest.mark.parametrize(
@@ -327,32 +316,25 @@ def test_error_of_the_system_has_its_remedy(
     ids=["a line", "nothing", "many lines", "a long line"],
 )
 def test_error_says_why_the_server_does_not_start(
-    place: Place, program: Callable[[str], None], printed: str, told: str
+    limiter: Limiter, program: Callable[[str], None], printed: str, told: str
 ) -> None:
-    limiter = limiter_at(place)
     program(f"{printed}\nexit 1")
 
     with pytest.raises(StorageError, match=rf"does not start: {told}"):
         limiter.check(HITS)
 
-    limiter.close()
-    remove_log(place)
 
-
-def test_error_says_why_the_program_of_the_server_cannot_run(place: Place, program: Callable[[str], None]) -> None:
-    limiter = limiter_at(place)
+def test_error_says_why_the_program_of_the_server_cannot_run(
+    place: Place, limiter: Limiter, program: Callable[[str], None]
+) -> None:
     program("")
     place.directory.with_name("valkey-server").chmod(0o600)
 
     with pytest.raises(StorageError, match=r"does not start: .*/valkey-server: .*Permission denied"):
         limiter.check(HITS)
 
-    limiter.close()
-    remove_log(place)
 
-
-def test_error_says_why_python_does_not_start(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    limiter = limiter_at(place)
+def test_error_says_why_python_does_not_start(place: Place, limiter: Limiter, monkeypatch: pytest.MonkeyPatch) -> None:
     python = place.directory.with_name("python")
     python.write_text("#!/bin/sh\necho no room for me; exit 1\n")
     python.chmod(0o700)
@@ -360,9 +342,6 @@ def test_error_says_why_python_does_not_start(place: Place, monkeypatch: pytest.
 
     with pytest.raises(StorageError, match=r"does not start: no room for me$"):
         limiter.check(HITS)
-
-    limiter.close()
-    remove_log(place)
 
 
 @pytest.mark.parametrize(
@@ -374,10 +353,9 @@ def test_error_says_why_python_does_not_start(place: Place, monkeypatch: pytest.
     ids=["log of the server", "one line"],
 )
 def test_error_of_a_failed_start_is_the_same_at_each_attempt(
-    place: Place, program: Callable[[str], None], script: str, told: str
+    limiter: Limiter, program: Callable[[str], None], script: str, told: str
 ) -> None:
     """So that repeated attempts are logged once. The log of the server, which has its pid and the time, is cut down."""
-    limiter = limiter_at(place)
     program(script)
     messages = set[str]()
 
@@ -388,12 +366,9 @@ def test_error_of_a_failed_start_is_the_same_at_each_attempt(
 
     (only,) = messages
     assert f"does not start: {told}" in only
-    limiter.close()
-    remove_log(place)
 
 
-def test_threads_share_one_failed_start(place: Place, program: Callable[[str], None]) -> None:
-    limiter = limiter_at(place)
+def test_threads_share_one_failed_start(place: Place, limiter: Limiter, program: Callable[[str], None]) -> None:
     program(f"echo tried >>{place.directory.with_name('tries')}; sleep 1; exit 1")
     all_threads = threading.Barrier(8)
 
@@ -408,8 +383,6 @@ def test_threads_share_one_failed_start(place: Place, program: Callable[[str], N
 
     assert "does not start" in message
     assert place.directory.with_name("tries").read_text() == "tried\n"
-    limiter.close()
-    remove_log(place)
 
 
 def test_guard_repeats_a_failed_start(place: Place, program: Callable[[str], None]) -> None:
@@ -426,13 +399,11 @@ def test_guard_repeats_a_failed_start(place: Place, program: Callable[[str], Non
 
 @pytest.mark.parametrize("prefix", [sys.prefix, "/nowhere"])
 def test_server_starts_when_sys_executable_is_another_program(
-    place: Place, monkeypatch: pytest.MonkeyPatch, prefix: str
+    limiter: Limiter, monkeypatch: pytest.MonkeyPatch, prefix: str
 ) -> None:
     monkeypatch.setattr("sys.executable", "/usr/bin/uwsgi")
     monkeypatch.setattr("sys.prefix", prefix)
-    limiter = limiter_at(place)
     assert limiter.check(HITS).allowed
-    limiter.close()
 
 
 def test_server_starts_without_ctypes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -440,8 +411,7 @@ def test_server_starts_without_ctypes(monkeypatch: pytest.MonkeyPatch) -> None:
     supervisor.end_with_parent(os.getppid())
 
 
-def test_missing_python_is_an_error_with_its_remedy(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    limiter = limiter_at(place)
+def test_missing_python_is_an_error_with_its_remedy(limiter: Limiter, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", "/usr/bin/uwsgi")
     monkeypatch.setattr("sys.prefix", "/nowhere")
     monkeypatch.setattr("shutil.which", lambda _: None)
@@ -449,29 +419,21 @@ def test_missing_python_is_an_error_with_its_remedy(place: Place, monkeypatch: p
     with pytest.raises(StorageError, match="put python3 on the PATH"):
         limiter.check(HITS)
 
-    limiter.close()
-    remove_log(place)
-
 
 def test_server_that_is_no_longer_installed_is_an_error_with_its_remedy(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    limiter: Limiter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    limiter = limiter_at(place)
     monkeypatch.setattr(local_server, "find_program", lambda: None)
 
     with pytest.raises(StorageError, match=r"no longer installed: pip install"):
         limiter.check(HITS)
 
-    limiter.close()
-    remove_log(place)
-
 
 def test_server_that_never_answers_is_an_error_and_ends(
-    place: Place, program: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+    place: Place, limiter: Limiter, program: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wait = local_server.LocalServer._wait_for_answer
     monkeypatch.setattr(local_server.LocalServer, "_wait_for_answer", lambda server, _: wait(server, time.monotonic()))
-    limiter = limiter_at(place)
     program("exec sleep 600")
 
     with pytest.raises(StorageError, match="does not answer within 5 s"):
@@ -481,9 +443,8 @@ def test_server_that_never_answers_is_an_error_and_ends(
     until(place.is_deserted)
 
 
-def test_python_that_never_ends_is_an_error(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_that_never_ends_is_an_error(place: Place, limiter: Limiter, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_server, "START_SECONDS", 0.1)
-    limiter = limiter_at(place)
     python = place.directory.with_name("python")
     python.write_text("#!/bin/sh\nexec sleep 600\n")
     python.chmod(0o700)
@@ -492,24 +453,17 @@ def test_python_that_never_ends_is_an_error(place: Place, monkeypatch: pytest.Mo
     with pytest.raises(StorageError, match=f"local storage in {place.directory}: "):
         limiter.check(HITS)
 
-    limiter.close()
-    remove_log(place)
-
 
 def test_supervisor_that_outlives_its_server_for_too_long_is_an_error(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: Place, limiter: Limiter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local_server, "START_SECONDS", 0.1)
-    limiter = limiter_at(place)
     place.directory.mkdir(mode=0o700)
     with place.directory.joinpath("supervisor").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
 
         with pytest.raises(StorageError, match="its server has ended, but its supervisor has not"):
             limiter.check(HITS)
-
-    limiter.close()
-    remove_log(place)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a server whose queue is full refuses connections")
@@ -528,9 +482,8 @@ def test_server_that_is_too_busy_to_accept_connections_runs(place: Place) -> Non
     place.socket.unlink()
 
 
-def test_check_without_time_left_does_not_look_for_a_server(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_without_time_left_does_not_look_for_a_server(limiter: Limiter, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor does it get its time again, as when it starts one."""
-    limiter = limiter_at(place)
     limiter.check(HITS)
     RedisStorage.close(limiter.storage)  # type: ignore[arg-type]  # so that it connects again
     monkeypatch.setattr(TimedUnixConnection, "_connect", raising(TimeoutError("timed out")))
@@ -538,11 +491,3 @@ def test_check_without_time_left_does_not_look_for_a_server(place: Place, monkey
 
     with pytest.raises(StorageError, match="gave no answer"):
         limiter.check(HITS)
-
-    limiter.close()
-
-
-def remove_log(place: Place) -> None:
-    """The log and the locks stay after a failed start, so that the reason can be read."""
-    for path in place.directory.iterdir():
-        path.unlink()
