@@ -9,7 +9,6 @@ import pytest
 from flask_multilimit.engine import ConfigurationError, Hit, Rule
 from flask_multilimit.engine.algorithms import ALGORITHMS
 from support.bench import Bench, hits, rule
-from support.clock import microseconds
 from support.rates import RATES
 
 ROOMY = 1000
@@ -258,21 +257,3 @@ def test_two_hits_with_one_key_are_an_error_that_names_it(bench: Bench) -> None:
 
     assert twice[0].key in str(caught.value)
     assert bench.limiter.peek(twice[:1]).remaining == 5
-
-
-# Changed rules
-
-
-@pytest.mark.parametrize("algorithm", ["sliding_window"])
-def test_lowered_count_admits_exactly_at_retry_after(bench: Bench, algorithm: str) -> None:
-    for _ in range(5):
-        bench.limiter.check(hits(rule(algorithm, 60, 5)))
-        bench.clock.advance(1)
-    lowered = hits(rule(algorithm, 60, 3))
-
-    decision = bench.limiter.check(lowered)
-
-    bench.clock.now += microseconds(decision.retry_after) - 1
-    assert not bench.limiter.peek(lowered).allowed
-    bench.clock.now += 1
-    assert bench.limiter.check(lowered).allowed

@@ -414,22 +414,6 @@ class LyingShard(Liar):
                     yield self._reply
 
 
-@pytest.mark.parametrize("word", ["MOVED", "ASK"])
-@pytest.mark.parametrize("host", ["127.0.0.1", ""], ids=["host", "no host"])
-def test_endless_redirections_are_an_error_with_a_remedy(word: str, host: str) -> None:
-    with LyingShard(lambda port: f"-{word} {SLOT} {host}:{port}\r\n".encode()) as liar:
-        limiter = Limiter(storage_from_uri(f"redis+cluster://127.0.0.1:{liar.port}", timeout=5))
-
-        for _ in range(3):
-            with pytest.raises(StorageError) as caught:
-                limiter.check(PLAN)
-
-        assert "disagree" in caught.value.remedy
-        assert not caught.value.key_specific
-        assert liar.asked <= 3 * 20
-        limiter.close()
-
-
 def test_check_without_a_reply_is_repeated_elsewhere_under_its_id(cluster: Cluster) -> None:
     with LyingShard(lambda _: b"") as liar:
         uri = cluster.uri.replace("redis+cluster://", f"redis+cluster://127.0.0.1:{liar.port},")

@@ -9,7 +9,6 @@ from math import ceil
 import pytest
 import redis
 
-from engine.algorithms.oracles import DEFINED
 from engine.algorithms.test_oracles import Model, assert_answers_as_the_oracles
 from flask_multilimit.engine import ConfigurationError, Rule
 from flask_multilimit.engine.reply import RESET_AFTER
@@ -21,22 +20,6 @@ LONGEST = 400 * 86_400
 PRIME = 999_999_937
 """The largest prime below 10**9: a unit takes no whole number of anything."""
 RATE = ["token_bucket", "leaky_bucket", "gcra"]
-
-
-@pytest.mark.parametrize("count", [1, 2, PRIME, 10**9])
-@pytest.mark.parametrize("window", [0.001, 0.007, LONGEST - 0.001, LONGEST])
-@pytest.mark.parametrize("algorithm", DEFINED)
-def test_extreme_windows_and_counts_are_exact(bench: Bench, algorithm: str, window: float, count: int) -> None:
-    rule = Rule(window, count, algorithm=algorithm, burst=count if algorithm == "gcra" else None)
-    model = Model()
-    most = min(count, rule.implementation.MAX_COST)
-    microseconds = rule.window_ms * 1000
-    gaps = [0, 0, 1, microseconds // 3, microseconds // 2, 1, microseconds - 1, 1, microseconds]
-
-    for gap in gaps:
-        bench.clock.now += gap
-        for cost in {1, most, max(most // 3, 1), most - most // 3}:
-            assert_answers_as_the_oracles(bench, model, hits(rule, cost=cost))
 
 
 QUEUES = [

@@ -148,8 +148,10 @@ def test_repeated_command_gets_the_check_id_of_the_first_attempt() -> None:
     assert ids == [None, id_]
 
 
-def test_number_of_redirections_is_bounded() -> None:
-    nodes = Failing(ResponseError(f"MOVED 0 {FIRST[0]}:{FIRST[1]}"))
+@pytest.mark.parametrize("word", ["MOVED", "ASK"])
+@pytest.mark.parametrize("host", [FIRST[0], ""], ids=["host", "no host"])
+def test_endless_redirections_are_an_error_with_a_remedy(word: str, host: str) -> None:
+    nodes = Failing(ResponseError(f"{word} 0 {host}:{FIRST[1]}"))
 
     with pytest.raises(StorageError) as raised:
         ClusterStorage(nodes).reset(["key"])
