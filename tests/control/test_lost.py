@@ -96,20 +96,6 @@ def test_version_continues_after_a_loss_and_workers_see_the_next_change(own_serv
     assert len(put_back(one)) == 1
 
 
-def test_change_made_right_after_the_loss_is_kept(own_server: Server) -> None:
-    worker = serving(own_server)
-    worker.control.deny("10.0.0.1", lasting=True)
-    worker.control.deny("10.0.0.2", lasting=True)
-    worker.follower.close()
-
-    restart(own_server)
-    shop_on(own_server.tcp_url).control.allow("10.0.0.2", lasting=True, author="first")
-    ask_twice(worker)
-
-    assert {str(each) for each in worker.control.entries()} == {"deny 10.0.0.1", "allow 10.0.0.2"}
-    assert [each["entry"] for each in put_back(worker)] == ["changes that the server had lost: 1"]
-
-
 def test_change_made_right_after_the_loss_is_kept_if_it_and_the_lost_ones_are_too_many(
     own_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,18 +123,6 @@ def test_change_made_right_after_the_loss_is_not_said_to_be_put_back(own_server:
 
     assert denied(worker) == {"10.0.0.2"}
     assert [each["entry"] for each in put_back(worker)] == ["the end of all earlier changes"]
-
-
-def test_older_snapshot_is_replaced_by_the_copy_of_a_worker(shop: Shop, own_server: Server) -> None:
-    shop.control.deny("10.0.0.1", lasting=True)
-    undone = shop.control.deny("10.0.0.2", lasting=True)
-    snapshot = document_in(own_server)
-    shop.control.undo(undone.id)
-
-    restart(own_server, snapshot)
-
-    until(lambda: put_back(shop) != [])
-    assert denied(shop) == {"10.0.0.1"}
 
 
 def test_deleted_document_stays_deleted_and_is_logged(
@@ -323,21 +297,6 @@ def take_data(server: Server, other: Server) -> None:
     client.replicaof("NO", "ONE")
 
 
-def test_denial_lifted_right_after_a_fail_over_that_lost_another_change_stays_lifted(
-    shop: Shop, own_server: Server, other_server: Server
-) -> None:
-    lifted = shop.control.deny(CLIENT, lasting=True)
-    take_data(other_server, own_server)
-    shop.control.deny("10.0.0.1", lasting=True)
-    shop.follower.close()
-
-    take_data(own_server, other_server)
-    shop_on(own_server.tcp_url).control.undo(lifted.id)
-    ask_twice(shop)
-
-    assert denied(shop) == {"10.0.0.1"}
-
-
 def test_lost_import_of_an_entry_that_was_undone_before_is_put_back(
     shop: Shop, own_server: Server, other_server: Server
 ) -> None:
@@ -404,37 +363,6 @@ def test_worker_that_cannot_read_the_newest_document_does_not_undo_it_after_a_re
         each.follower.ask()
 
     assert denied(shop) == {"10.0.0.1", CLIENT}
-
-
-@pytest.mark.parametrize("first", ["who lifted it", "who missed that"])
-def test_lifted_denial_stays_lifted_after_a_restart_though_a_worker_missed_that(own_server: Server, first: str) -> None:
-    shop, stopped = serving(own_server), serving(own_server)
-    lifted = shop.control.deny(CLIENT, lasting=True)
-    until(stopped.denies)
-    stopped.follower.close()
-    shop.control.undo(lifted.id)
-
-    restart(own_server)
-    for each in (shop, stopped) if first == "who lifted it" else (stopped, shop, stopped):
-        ask_twice(each)
-
-    assert not stopped.denies()
-    assert not shop_on(own_server.tcp_url).denies()
-
-
-def test_document_deleted_after_a_restart_stays_deleted(
-    shop: Shop, own_server: Server, caplog: pytest.LogCaptureFixture
-) -> None:
-    shop.control.deny(CLIENT, lasting=True)
-    shop.follower.close()
-    restart(own_server, document_in(own_server))
-    shop.follower.ask()
-
-    own_server.client().delete(DOCUMENT)
-    shop.follower.ask()
-
-    assert "the control document was deleted" in caplog.text
-    assert shop.control.entries() == ()
 
 
 def test_denial_is_put_back_when_a_full_server_evicts_it(shop: Shop, own_server: Server) -> None:
