@@ -17,7 +17,16 @@ from hypothesis import strategies as st
 from flask_multilimit import Decision, MultiLimit, exempt, rate_limiter
 from flask_multilimit.engine import Hit
 from support.clock import Clock
-from support.doubles import Instance, RecordingStorage, UpdatedInstance, retrying, with_wraps, with_wrapt, without_wraps
+from support.doubles import (
+    Instance,
+    RecordingStorage,
+    UpdatedInstance,
+    retrying,
+    with_wraps,
+    with_wrapt,
+    without_arguments,
+    without_wraps,
+)
 from support.effort import tries
 
 View = Callable[..., Any]
@@ -130,11 +139,12 @@ SIMPLE: dict[str, Decorator] = {
     "retry": retrying,
     "never": never_calling,
     "no wraps": without_wraps,
+    "fixed arguments": without_arguments,
     "opaque cache": caching,
     "object": Instance,
     "bound method": lambda view: Page(view).show,
 }
-OPAQUE = {"no wraps", "opaque cache", "object", "bound method", "opaque stop"}
+OPAQUE = {"no wraps", "fixed arguments", "opaque cache", "object", "bound method", "opaque stop"}
 KINDS = (*SIMPLE, "stop", "opaque stop", "holding", "limiter", "limiter", "limiter", "pair", "pair", "exempt")
 SECOND = 200
 """Seconds by which the window of the second limiter of a pair is longer."""

@@ -14,12 +14,9 @@ from support.asking import view
 from support.doubles import (
     FOREIGN,
     OPAQUE,
-    OPEN,
-    Decorator,
     RecordingStorage,
     copying_attributes,
     limited_service,
-    retrying,
 )
 
 
@@ -42,72 +39,6 @@ def test_stacked_limiters_are_one_check_outermost_first(
         ]
     ]
     assert storage.other_calls == []
-
-
-@pytest.mark.parametrize("foreign", OPEN.values(), ids=OPEN.keys())
-class TestTransparentDecorators:
-    """Decorators that say which function they wrap, such as those with functools.wraps."""
-
-    @pytest.mark.parametrize("other", OPEN.values(), ids=OPEN.keys())
-    def test_limiters_mixed_with_two_transparent_decorators_are_one_check(
-        self,
-        limited_app: Flask,
-        client: FlaskClient,
-        storage: RecordingStorage,
-        foreign: Callable[[Callable[..., Any]], Callable[..., Any]],
-        other: Callable[[Callable[..., Any]], Callable[..., Any]],
-    ) -> None:
-        @foreign
-        @other
-        @rate_limiter(rules="10/minute")
-        @other
-        @foreign
-        @rate_limiter(rules="100/hour")
-        @foreign
-        @other
-        @rate_limiter(rules="1000/day")
-        @other
-        def view() -> str:
-            return "ok"
-
-        limited_app.add_url_rule("/", "endpoint", view)
-
-        assert client.get("/").text == "ok"
-        assert storage.windows == [[60, 3600, 86400]]
-        assert storage.keys_asked[0][0] == "rate_limit:{endpoint}:default::sliding_window:60000"
-
-
-@pytest.mark.parametrize("opaque", OPAQUE.values(), ids=OPAQUE.keys())
-class TestOpaqueDecorators:
-    """Decorators that do not say what they wrap: limiters below are those of a function that the view calls."""
-
-    def test_limiters_on_both_sides_have_separate_checks(
-        self, limited_app: Flask, client: FlaskClient, storage: RecordingStorage, opaque: Decorator
-    ) -> None:
-        limited = rate_limiter(rules="10/minute")(opaque(rate_limiter(rules="100/hour")(view())))
-        limited_app.add_url_rule("/", "view", limited)
-        assert client.get("/").text == "ok"
-        assert storage.windows == [[60], [3600]]
-
-    def test_outermost_opaque_decorator_leaves_all_limits_in_force(
-        self, app: Flask, storage: RecordingStorage, opaque: Decorator
-    ) -> None:
-        MultiLimit(app, storage=storage, application_limits="90/hour", default_limits="50 per 2 hours")
-
-        limited = rate_limiter(rules="10/minute")(rate_limiter(rules="11 per 2 minutes")(view()))
-        app.add_url_rule("/", "endpoint", opaque(limited))
-
-        assert app.test_client().get("/").text == "ok"
-        assert storage.windows == [[3600, 7200], [60, 120]]
-        assert "{endpoint}" in storage.keys_asked[0][1]
-        assert "{endpoint}" not in storage.keys_asked[1][0]
-
-    def test_innermost_opaque_decorator_changes_nothing(
-        self, limited_app: Flask, client: FlaskClient, storage: RecordingStorage, opaque: Decorator
-    ) -> None:
-        limited_app.add_url_rule("/", "endpoint", rate_limiter(rules="10/minute")(opaque(view())))
-        assert client.get("/").text == "ok"
-        assert storage.keys_asked == [["rate_limit:{endpoint}:default::sliding_window:60000"]]
 
 
 class TestViewsThatHoldLimitedFunctions:
@@ -209,15 +140,6 @@ def test_decorators_between_limiters_run_after_the_check(
 
     assert [client.get("/").status_code for _ in range(3)] == [200, 429, 429]
     assert ran == [1]
-
-
-def test_view_called_twice_by_a_decorator_is_charged_once(
-    limited_app: Flask, client: FlaskClient, storage: RecordingStorage
-) -> None:
-    limited = retrying(rate_limiter(rules="100/hour")(rate_limiter(rules="1000/day")(view())))
-    limited_app.add_url_rule("/", "view", rate_limiter(rules="10/minute")(limited))
-    assert client.get("/").status_code == 200
-    assert storage.windows == [[60, 3600, 86400]]
 
 
 def awaiting(view: Callable[..., Any]) -> Callable[..., Any]:
