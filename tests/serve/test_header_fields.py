@@ -10,12 +10,10 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from email.utils import parsedate_to_datetime
 from itertools import chain, product
-from math import inf
 from threading import Barrier
 from typing import Any
 
 import pytest
-import redis
 from flask import Flask, Response, request
 from flask.testing import FlaskClient
 from hypothesis import given, settings
@@ -33,7 +31,7 @@ from flask_multilimit import (
     rate_limiter,
 )
 from flask_multilimit.config import Settings
-from flask_multilimit.engine import Hit, Limiter, MemoryStorage, RedisStorage, Storage, hits_for
+from flask_multilimit.engine import Hit, Limiter, MemoryStorage, hits_for
 from flask_multilimit.engine.hits import Hits
 from flask_multilimit.engine.reply import head
 from flask_multilimit.serve.gate import gate_of
@@ -43,7 +41,6 @@ from support.asking import ask, read_list
 from support.changes import control_of
 from support.clock import Clock
 from support.doubles import limited_service
-from support.server_clock import ServerClock, scripts_read_clock_of_test
 
 WAITS = st.one_of(st.integers(0, 3 * 10**6), st.integers(0, 10**13))
 """Microseconds."""
@@ -511,34 +508,6 @@ def test_client_that_waits_t_gets_units_as_soon_as_they_return(clock: Clock) -> 
     assert items(client.get("/"), "RateLimit") == {"default-20s": {"r": 0, "t": 10}}
     clock.advance(10)
     assert [client.get("/").status_code for _ in range(6)] == [200] * 5 + [429]
-
-
-@pytest.mark.parametrize("how", ALGORITHMS, ids=lambda how: "-".join(map(str, how.values())))
-@pytest.mark.parametrize("compile_after", [inf, 0], ids=["generic", "compiled"])
-def test_fields_are_the_same_on_a_server_as_in_memory(
-    redis_client: redis.Redis, compile_after: float, how: dict[str, Any]
-) -> None:
-    clock = Clock()
-    on: list[tuple[Storage, Clock]] = [
-        (MemoryStorage(clock), clock),
-        (RedisStorage(redis_client), ServerClock(redis_client)),
-    ]
-    answers = []
-    with scripts_read_clock_of_test(compile_after=compile_after):
-        for storage, clock in on:
-            app = Flask("shop")
-            app.config["MULTILIMIT_DENY_CACHE"] = 0  # it has a clock of its own
-            MultiLimit(app, storage=storage)
-            app.add_url_rule("/", "view", rate_limiter(rules=[Rule(10, 3, **how), Rule(7, 2)])(lambda: "ok"))
-            client = app.test_client()
-            fields = []
-            for step in (0, 1.5, 3, 2.5, 4):
-                fields.append(client.get("/").headers["RateLimit"])
-                clock.advance(step)
-            answers.append(fields)
-            storage.close()
-
-    assert answers[0] == answers[1]
 
 
 @pytest.mark.parametrize(
