@@ -60,6 +60,7 @@ def test_numeric_subject_is_found_by_its_text(app: Flask, multilimit: MultiLimit
     ("call", "message"),
     [
         (lambda multilimit: multilimit.check(None, scope="mail"), 'rules=None: give rules, such as "5/minute"'),
+        (lambda multilimit: multilimit.check("1/minute", scope=None), "scope=None: give text"),
         (lambda multilimit: multilimit.refund(None), "decision=None: give the Decision of a check"),
         (lambda multilimit: multilimit.release("x"), "decision='x': give the Decision of a check"),
         (
@@ -90,18 +91,6 @@ def test_argument_of_the_wrong_type_is_an_error(
 def test_single_value_in_place_of_a_list_is_an_error(option: str, given: Any) -> None:
     with pytest.raises(ConfigurationError, match=f"{option}=.*: give a list"):
         MultiLimit(**{option: given})
-
-
-def test_check_without_a_scope_is_an_error(app: Flask, multilimit: MultiLimit) -> None:
-    nothing: Any = None
-    with app.app_context(), pytest.raises(ConfigurationError, match="scope=None: give text"):
-        multilimit.check("1/minute", scope=nothing)
-
-
-def test_peek_at_an_endpoint_without_a_route_is_an_error(app: Flask, multilimit: MultiLimit) -> None:
-    app.view_functions["lost"] = rate_limiter(rules="1/minute")(view())
-    with app.app_context(), pytest.raises(ConfigurationError, match='no route leads to the endpoint "lost"'):
-        multilimit.peek("lost", "everyone")
 
 
 @pytest.mark.parametrize("unmatched", [None, "9/minute"])

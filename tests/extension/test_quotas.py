@@ -138,13 +138,6 @@ class TestRefund:
         assert statuses(app, *["/free"] * 3) == [200] * 3
 
 
-class TestMistakes:
-    def test_peek_and_reset_suggest_the_nearest_endpoint(self, app: Flask, multilimit: MultiLimit) -> None:
-        for call in (multilimit.peek, multilimit.reset):
-            with app.app_context(), pytest.raises(ConfigurationError, match='"logni"; did you mean "login"'):
-                call("logni", "ip:127.0.0.1")
-
-
 class TestCheckMany:
     def test_check_many_decides_each_check_in_order(self, any_storage: Any) -> None:
         limiter = Limiter(any_storage)

@@ -20,11 +20,16 @@ def get_and_post(app: Flask, times: int = 10) -> list[int]:
     return [statuses(app, *["/"] * times)[-1], ask(app, method="POST").status_code]
 
 
-def test_limiters_for_get_and_post_of_a_view_have_separate_quotas(app: Flask, storage: RecordingStorage) -> None:
+@pytest.mark.parametrize(
+    ("other", "key"), [({"rules": "10/minute", "methods": ["GET"]}, "{login}:GET"), ({"rules": "11/minute"}, "{login}")]
+)
+def test_limiter_for_post_has_a_quota_beside_one_for_get_or_for_all_methods(
+    app: Flask, storage: RecordingStorage, other: dict[str, Any], key: str
+) -> None:
     MultiLimit(app, storage=storage)
 
     @app.route("/", methods=BOTH)
-    @rate_limiter(rules="10/minute", methods=["GET"])
+    @rate_limiter(**other)
     @rate_limiter(rules="1/minute", methods=["POST"])
     def login() -> str:
         return "ok"
@@ -32,18 +37,7 @@ def test_limiters_for_get_and_post_of_a_view_have_separate_quotas(app: Flask, st
     assert get_and_post(app) == [200, 200]
     assert statuses(app, "/") == [429]
     assert ask(app, method="POST").status_code == 429
-    assert storage.keys_asked[0] == ["rate_limit:{login}:GET:default::sliding_window:60000"]
-
-
-def test_limiter_for_all_methods_counts_beside_one_for_post(limited_app: Flask) -> None:
-    @limited_app.route("/", methods=BOTH)
-    @rate_limiter(rules="11/minute")
-    @rate_limiter(rules="1/minute", methods=["POST"])
-    def login() -> str:
-        return "ok"
-
-    assert get_and_post(limited_app) == [200, 200]
-    assert statuses(limited_app, "/") == [429]
+    assert storage.keys_asked[0] == [f"rate_limit:{key}:default::sliding_window:60000"]
 
 
 @pytest.mark.parametrize(

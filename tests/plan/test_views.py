@@ -57,11 +57,6 @@ class TestApps:
             app.add_url_rule("/", "view", rate_limiter(rules="1/minute")(lambda: "ok"))
             assert statuses(app, "/") == [status]
 
-    def test_extension_can_be_created_after_the_views(self, app: Flask) -> None:
-        app.add_url_rule("/", "view", rate_limiter(rules="1/minute")(lambda: "ok"))
-        MultiLimit(app)
-        assert statuses(app, "/", "/") == [200, 429]
-
     def test_second_multilimit_for_an_app_is_an_error(self, limited_app: Flask) -> None:
         with pytest.raises(ConfigurationError, match=r"'shop' has a MultiLimit already; use that one: app\.extensions"):
             MultiLimit(limited_app)

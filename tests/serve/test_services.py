@@ -96,15 +96,6 @@ def test_function_called_by_a_limited_view_is_charged_only_when_called(
     assert storage.windows == [[3600], [3600], [60], [60]]
 
 
-def test_function_outside_a_request_needs_only_an_app_context(limited_app: Flask) -> None:
-    with limited_app.app_context():
-        assert [send_mail() for _ in range(3)] == ["sent"] * 3
-        with pytest.raises(RateLimitExceeded) as refused:
-            send_mail()
-
-    assert refused.value.decision.retry_after == 60
-
-
 @pytest.mark.parametrize(
     ("kept", "settings", "warned"),
     [

@@ -136,11 +136,6 @@ def test_header_fields_during_a_debt_show_when_the_next_unit_is_free(app: Flask)
     assert [field.partition(";")[2] for field in fields] == ["r=0;t=4594", "r=0;t=3172"]
 
 
-def test_last_settle_of_a_view_counts(app: Flask) -> None:
-    get = serve(app, settling_at(7, 250), settle=True)
-    assert shown(get()) == [left(app)] == [750]
-
-
 def test_settle_header_decides_each_charge_and_is_removed_from_a_response_that_a_view_returns_again(
     app: Flask,
 ) -> None:
@@ -379,17 +374,6 @@ def test_header_fields_of_a_sent_file_show_the_quota_after_settlement(
     response = serve(app, view, settle=True)(headers=headers, method=method, environ_overrides=environ, buffered=True)
 
     assert (response.status_code, shown(response)) == (status, [997])
-
-
-def test_client_that_disconnects_pays_the_units_settled_so_far(app: Flask) -> None:
-    get = serve(app, streaming([10, 20, 640]), settle=True)
-
-    with get(buffered=False) as response:
-        parts = iter(response.response)
-        next(parts)
-        next(parts)
-
-    assert left(app) == 980
 
 
 def test_requests_do_not_wait_for_the_settlement_of_a_stream(

@@ -163,14 +163,6 @@ class TestAcquire:
         decision = sleeper.limiter(any_storage).acquire(hits_for("1/second", scope="script", cost=2), timeout=timeout)
         assert (decision.allowed, sleeper.slept) == (False, [])
 
-    def test_acquire_tries_again_until_the_timeout(self, any_storage: Any, sleeper: Sleeper) -> None:
-        limiter, hits = sleeper.limiter(any_storage), hits_for("1 per 10 seconds", scope="script")
-        limiter.check(hits)
-        sleeper.wakes = lambda: len(sleeper.slept) < 3 and limiter.check(hits)
-
-        assert limiter.acquire(hits, timeout=35).allowed
-        assert sleeper.slept == [10, 10, 10]
-
     def test_acquire_really_sleeps_by_default(self) -> None:
         limiter, hits = Limiter(), hits_for(Rule(0.01, 1), scope="script")
         begin = time.monotonic()

@@ -3,7 +3,6 @@
 import os
 import re
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -93,16 +92,6 @@ def limiter(request: pytest.FixtureRequest, server: Server, redis_client: redis.
         }
         with closing(Limiter(make[request.param]())) as limiter:
             yield limiter
-
-
-def test_threads_admit_exactly_the_count(limiter: Limiter) -> None:
-    def ask(thread: int) -> list[int]:
-        return _ask(limiter, f"thread-{thread}", 200)
-
-    with ThreadPoolExecutor(THREADS) as threads:
-        left = [each for of_one in threads.map(ask, range(THREADS)) for each in of_one]
-
-    assert sorted(left) == list(range(200))
 
 
 def test_forked_processes_admit_exactly_the_count(limiter: Limiter) -> None:
