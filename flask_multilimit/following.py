@@ -41,7 +41,7 @@ class _Following:
 
     def __init__(self, store: Store, logger: logging.Logger | None) -> None:
         self._overrides = Overrides()
-        self._follower = ControlFollower(store, take=self._take, report=_ignore, logger=logger)
+        self._follower = ControlFollower(store, take=self._take, report=lambda _: None, logger=logger)
         self._keep_up = OncePerProcess(self._follower.start, self._follower.lock)
 
     def apply_overrides(self, hits: Hits) -> Hits | None:
@@ -51,7 +51,3 @@ class _Following:
     def _take(self, document: Document) -> None:
         if document.overrides != self._overrides.entries:  # these know what they have found and logged
             self._overrides = Overrides(document.overrides)
-
-
-def _ignore(error: Exception) -> None:
-    """Ignore ``error``: the follower has logged it."""

@@ -100,7 +100,7 @@ class ControlApplier:
         self._announce(applied)
         self._counts = _counts(applied)
         if self._logs:  # not in a command: metrics would show it as a worker for ever
-            self._in_force.audience.wake()
+            self._in_force.audience.background.start()
         if unfit:
             left_out = [f"{each} ({each.id}): {unfit[each.id]}" for each in document.overrides if each.id in unfit]
             raise ConfigurationError(f"left out, as it does not fit the limits of this app: {'; '.join(left_out)}")

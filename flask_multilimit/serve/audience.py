@@ -56,7 +56,7 @@ class AppAudience:
         self._limiter = limiter
         self.background: EverySecond = EverySecond(app.logger)
         self.beat: Beat = self.background.beat
-        """The clock of the background thread, which :meth:`wake` wakes."""
+        """The clock of the background thread."""
         self.observers: tuple[Observer, ...] = tuple(observers)
         attached = [observer for observer in observers if isinstance(observer, Attached)]
         self._watch: TrafficWatch | None = None
@@ -94,11 +94,7 @@ class AppAudience:
     def begin(self) -> None:
         """Let metrics show the bans in force before this process has counted anything."""
         if self._watch is not None:
-            self.wake()
-
-    def wake(self) -> None:
-        """Wake the background thread, so that metrics show a change that was no outcome."""
-        self.background.start()
+            self.background.start()
 
     def count_outcome(
         self,
@@ -125,7 +121,7 @@ class AppAudience:
             if limit_event.receivers:
                 notify(limit_event, self._app, event=event)
         if self.beat.wakes_at == NEVER:
-            self.wake()
+            self.background.start()
 
     # What observers may ask: these are the methods of their ObservedApp
 
@@ -161,7 +157,7 @@ def check_and_report(limiter: Limiter, scope: str, applied: AppliedLimits, audie
     else:
         traffic.count(scope, outcome_of(decision, 0.0), decision.decided_by, decision, applied.limiters)
     if audience.beat.wakes_at == NEVER:
-        audience.wake()
+        audience.background.start()
     return decision
 
 

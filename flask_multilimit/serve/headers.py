@@ -15,7 +15,6 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from hashlib import blake2b
-from threading import Lock
 from types import MemberDescriptorType
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
@@ -26,7 +25,7 @@ from werkzeug.wrappers import Response
 from ..engine import Calendar, Decision, Hit, Rule
 from ..engine.algorithms import BAN, EVENLY, SLIDING, Quota
 from ..engine.decision import FALLBACKS
-from ..engine.forks import notify_child
+from ..engine.forks import LateLock
 from ..engine.hits import Hits, memoized, part_of
 from ..engine.periods import nearest_date
 from ..engine.reply import start_of
@@ -52,19 +51,9 @@ PACED = EVENLY | SLIDING
 """Algorithms whose units come back little by little, at the rate of the rule, or as they were used."""
 
 
-class _Shared:
-    """Holds the lock for what threads read and change in a response that several of them send. For ``__dict__``, too:
-    CPython 3.11 may crash if two threads are the first that need that of one object."""
-
-    def __init__(self) -> None:
-        self._after_fork_in_child()
-        notify_child(self)
-
-    def _after_fork_in_child(self) -> None:
-        self.lock = Lock()
-
-
-_shared = _Shared()
+_lock = LateLock()
+"""For what threads read and change in a response that several of them send. For ``__dict__``, too: CPython 3.11 may
+crash if two threads are the first that need that of one object."""
 
 
 def unshared(response: R, *, passed_on: bool = False) -> R:
@@ -75,7 +64,7 @@ def unshared(response: R, *, passed_on: bool = False) -> R:
     headers: object = response.headers
     if not isinstance(headers, Headers):  # apps may assign a dict, which werkzeug sends as well
         response.headers = headers = Headers(response.headers)
-    with _shared.lock:
+    with _lock():
         is_first = not hasattr(headers, "multilimit_added")
         if is_first:
             headers.multilimit_added = ()  # type: ignore[attr-defined]
@@ -108,7 +97,7 @@ def _copy_with(response: R, fields: list[tuple[str, str]]) -> R:
     attributes."""
     kind: type = type(response)  # mypy does not take a type[R] for hashable
     own: R = object.__new__(kind)
-    with _shared.lock:
+    with _lock():
         own.__dict__.update(response.__dict__)
     for slot in _slots_of(kind):
         with suppress(AttributeError):  # it has no value

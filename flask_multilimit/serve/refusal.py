@@ -7,10 +7,10 @@ import functools
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from types import NoneType
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 from uuid import uuid4
 from weakref import ref
 
@@ -136,16 +136,44 @@ def _mark_of_request() -> str | None:
     return mark
 
 
-class _OfOneRequest(HTTPException):
-    """A refusal of one client. Caches that pickle the errors of a view for later requests, as Flask-Caching does, would
-    refuse all clients: in another request, it is restored as ``None``, which means that the cache has nothing."""
+class _Refusal(HTTPException):
+    """A refusal of one client, whose body has the content type that the client prefers.
+
+    Caches that pickle the errors of a view for later requests, as Flask-Caching does, would refuse all clients: in
+    another request, it is restored as ``None``, which means that the cache has nothing.
+    """
 
     def __reduce__(self) -> tuple[Any, ...]:
         state = self.__dict__ | {"response": None, "code": self.code or type(self).code}
         return _restore, (type(self), state, _mark_of_request())
 
+    def get_response(self, environ: Any = None, scope: dict[str, Any] | None = None) -> Response:  # noqa: ARG002
+        return self.answer(environ, Response)
 
-def _restore(kind: type[_OfOneRequest], state: dict[str, Any], mark: str | None) -> _OfOneRequest | None:
+    def answer(self, environ: Any, response_class: Callable[..., Response]) -> Response:
+        """The response to a request, of a class such as that of the app."""
+        if self.response is not None:
+            return cast("Response", self.response)
+        body, content_type = self._body(environ)
+        headers = headers_of((("Content-Type", content_type), ("Content-Length", str(len(body))), VARY))
+        return response_class([body], status=self.code, headers=headers)  # as Flask calls it
+
+    def _body(self, environ: Any) -> tuple[bytes, str]:
+        chosen = negotiate(environ)
+        if chosen == "text/html":
+            return _page(self, self._paragraphs()).encode(), "text/html; charset=utf-8"
+        if chosen == "text/plain":
+            return "".join(f"{each}\n" for each in self._paragraphs()).encode(), "text/plain; charset=utf-8"
+        return self._problem(), PROBLEM
+
+    def _paragraphs(self) -> tuple[str | None, ...]:
+        return (self.description,)
+
+    def _problem(self) -> bytes:
+        return _as_json({"type": "about:blank", "title": self.name, "status": self.code, "detail": self.description})
+
+
+def _restore(kind: type[_Refusal], state: dict[str, Any], mark: str | None) -> _Refusal | None:
     if mark is not None and _mark_of_request() not in (mark, None):
         return None
     error = kind.__new__(kind)
@@ -153,7 +181,7 @@ def _restore(kind: type[_OfOneRequest], state: dict[str, Any], mark: str | None)
     return error
 
 
-class RateLimitExceeded(_OfOneRequest, TooManyRequests, MultiLimitError):  # noqa: N818 - like werkzeug's own
+class RateLimitExceeded(_Refusal, TooManyRequests, MultiLimitError):  # noqa: N818 - like werkzeug's own
     """HTTP 429, raised by the check. Error handlers for 429 or for this class receive it.
 
     ``code`` is 503 if only limits refuse that have a :class:`Reserve` and count all clients together: the client has
@@ -172,66 +200,26 @@ class RateLimitExceeded(_OfOneRequest, TooManyRequests, MultiLimitError):  # noq
         """The decision that refuses: it says which rules refuse, and for how long."""
         self._messages = messages
 
-    def get_response(self, environ: Any = None, scope: dict[str, Any] | None = None) -> Response:  # noqa: ARG002
-        return self.answer(environ, Response)
-
-    def answer(self, environ: Any, response_class: Callable[..., Response]) -> Response:
-        """The response to a request, of a class such as that of the app."""
-        if self.response is not None:
-            return cast("Response", self.response)
-        body, content_type = self._body(environ)
-        headers = headers_of((("Content-Type", content_type), ("Content-Length", str(len(body))), VARY))
-        return response_class([body], status=self.code, headers=headers)  # as Flask calls it
-
-    def _body(self, environ: Any) -> tuple[bytes, str]:
-        chosen = negotiate(environ)
-        if chosen == "text/html":
-            return _page(self, self.description, self._wait()).encode(), "text/html; charset=utf-8"
-        if chosen == "text/plain":
-            return f"{self.description}\n{self._wait()}\n".encode(), "text/plain; charset=utf-8"
-        return _problem_text(self.description, _violations(self.decision), self.code), PROBLEM
-
-    def _wait(self) -> str:
+    def _paragraphs(self) -> tuple[str | None, ...]:
         seconds = self.decision.retry_after
         if self.decision.waits_for_slot:
-            return self._messages.slot
-        return self._messages.wait(math.ceil(seconds)) if math.isfinite(seconds) else self._messages.never
+            return self.description, self._messages.slot
+        never = self._messages.never
+        return self.description, self._messages.wait(math.ceil(seconds)) if math.isfinite(seconds) else never
+
+    def _problem(self) -> bytes:
+        return _problem_text(self.description, _violations(self.decision), self.code)
 
 
-class _Negotiated(_OfOneRequest):
-    """An error whose body has the content type that the client prefers."""
-
-    _members: ClassVar[dict[str, Any]] = {}
-    """Members that its problem has besides, or instead of, the usual ones."""
-
-    def get_body(self, environ: Any = None, scope: dict[str, Any] | None = None) -> str:  # noqa: ARG002
-        chosen = negotiate(environ)
-        if chosen == "text/html":
-            return _page(self, self.description)
-        if chosen == "text/plain":
-            return f"{self.description}\n"
-        problem = {"type": "about:blank", "title": self.name, "status": self.code, "detail": self.description}
-        return json.dumps(problem | self._members, ensure_ascii=False) + "\n"
-
-    def get_headers(self, environ: Any = None, scope: dict[str, Any] | None = None) -> list[tuple[str, str]]:
-        fields = dict(super().get_headers(environ, scope))
-        fields.pop("Retry-After", None)  # as for all refusals, describe() adds it, in the form that is set
-        chosen = negotiate(environ)
-        fields["Content-Type"] = f"{chosen}; charset=utf-8" if chosen.startswith("text/") else PROBLEM
-        return [*fields.items(), VARY]
-
-
-class StorageUnavailable(_Negotiated, ServiceUnavailable, StorageError):  # noqa: N818 - like werkzeug's own
+class StorageUnavailable(_Refusal, ServiceUnavailable, StorageError):  # noqa: N818 - like werkzeug's own
     """HTTP 503: limits could not be checked, and ``on_storage_error`` is ``"deny"``. ``__cause__`` is the reason."""
 
-    _members: ClassVar[dict[str, Any]] = {
-        "type": REDUCED_CAPACITY,
-        "title": REDUCED_CAPACITY_TITLE,
-        "violated-policies": [],
-    }
+    def _problem(self) -> bytes:
+        usual = {"type": REDUCED_CAPACITY, "title": REDUCED_CAPACITY_TITLE, "status": self.code}
+        return _as_json(usual | {"detail": self.description, "violated-policies": []})
 
 
-class AccessDenied(_Negotiated, MultiLimitError):  # noqa: N818 - like werkzeug's own
+class AccessDenied(_Refusal, MultiLimitError):  # noqa: N818 - like werkzeug's own
     """HTTP 403, or 429: the client is on a deny list. Error handlers for the status or for this class receive it."""
 
     def __init__(self, listed: Listed, message: str) -> None:
@@ -241,9 +229,6 @@ class AccessDenied(_Negotiated, MultiLimitError):  # noqa: N818 - like werkzeug'
         """The entry that refuses."""
         self.ends_in: float | None = listed.ends_in
         """Seconds until the entry ends; ``None``: it lasts."""
-
-    def get_headers(self, environ: Any = None, scope: dict[str, Any] | None = None) -> list[tuple[str, str]]:
-        return [*super().get_headers(environ, scope), ("Cache-Control", "no-store")]
 
 
 class _Denied(AccessDenied, Forbidden):
@@ -263,7 +248,7 @@ _META = """\
 """
 
 
-def _page(error: HTTPException, *paragraphs: str | None) -> str:
+def _page(error: HTTPException, paragraphs: Iterable[str | None]) -> str:
     """A page without a language, because the paragraphs may be in any: werkzeug's own page says that it is English."""
     text = "".join(f"<p>{escape(paragraph)}</p>\n" for paragraph in paragraphs)
     title = f"<title>{error.code} {error.name}</title>\n<h1>{error.name}</h1>\n"
@@ -337,7 +322,11 @@ def _members_of(violation: _Violation) -> dict[str, Any]:
 
 @lru_cache(maxsize=256)  # a client that keeps calling gets the same text for a second
 def _problem_text(detail: str | None, violations: tuple[_Violation, ...], code: int | None) -> bytes:
-    return json.dumps(_problem(detail, violations, code), ensure_ascii=False).encode() + b"\n"
+    return _as_json(_problem(detail, violations, code))
+
+
+def _as_json(problem: dict[str, Any]) -> bytes:
+    return json.dumps(problem, ensure_ascii=False).encode() + b"\n"
 
 
 def negotiate(request: Any) -> str:

@@ -87,9 +87,21 @@ def release_when_requests_end(app: Flask) -> None:
 
 
 def _at_response(sender: Flask, response: Response, **_: Any) -> None:
+    """Let the body of ``response`` hold the slots of the request that it answers."""
     if _current_slots() is None or (sender.testing and is_complete(response)):
         return
-    response.get_app_iter = _HoldingBodyMaker(response.get_app_iter)  # type: ignore[method-assign]
+    make_body = response.get_app_iter
+
+    def make_holding_body(environ: WSGIEnvironment) -> Iterable[bytes]:
+        body, slots = make_body(environ), _current_slots()
+        if slots is None:
+            return body
+        if not (_is_sent_by_server(body, environ) and _release_on_close(body, slots)):
+            body = _HoldingBody(body, slots)
+        slots.server_has_body = True
+        return body
+
+    response.get_app_iter = make_holding_body  # type: ignore[method-assign]
 
 
 def _current_slots() -> RequestHolder | None:
@@ -98,22 +110,6 @@ def _current_slots() -> RequestHolder | None:
     except RuntimeError:  # middleware sends a response that a view returns, too
         return None
     return found
-
-
-class _HoldingBodyMaker:
-    """Makes the body of a response, and lets it hold the slots of the request that it answers."""
-
-    def __init__(self, make_body: Callable[[WSGIEnvironment], Iterable[bytes]]) -> None:
-        self._make_body = make_body
-
-    def __call__(self, environ: WSGIEnvironment) -> Iterable[bytes]:
-        body, slots = self._make_body(environ), _current_slots()
-        if slots is None:
-            return body
-        if not (_is_sent_by_server(body, environ) and _release_on_close(body, slots)):
-            body = _HoldingBody(body, slots)
-        slots.server_has_body = True
-        return body
 
 
 def _is_sent_by_server(body: Iterable[bytes], environ: WSGIEnvironment) -> bool:
