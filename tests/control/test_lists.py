@@ -94,34 +94,26 @@ class TestExpiredEntries:
         clock[0] = 200.0
         assert (found().action, str(found().who)) == ("deny", others[0][1])
 
-    def test_expired_ban_frees_its_client(self) -> None:
-        lists = AccessLists(live=[listing("ban", "203.0.113.9", until=1.0)], resolve=listing_resolver(lambda: 1.0, 403))
-        assert lists.of_address("203.0.113.9") is None
 
-    def test_expired_allow_entry_does_not_hide_a_denial(self) -> None:
-        live = [listing("allow", "203.0.113.9", until=1.0), listing("deny", "203.0.113.0/24", until=None)]
-        found = AccessLists(live=live, resolve=listing_resolver(lambda: 1.0, 403)).of_address("203.0.113.9")
-        assert found is not None
-        assert found.action == "deny"
-
-    def test_expired_denial_of_one_subject_does_not_hide_that_of_another(self) -> None:
-        live = [listing("deny", "user:evil", until=None), listing("deny", "tenant:evil", until=1.0)]
-        lists = AccessLists(live=live, resolve=listing_resolver(lambda: 1.0, 403))
-
-        found = lists.of_client("203.0.113.9", lambda name: [Subject(name, "evil")])
-
-        assert found is not None
-        assert str(found.who) == "user:evil"
-
-
-def test_entry_about_an_address_comes_before_one_about_its_user() -> None:
-    live = [listing("deny", who, until=None) for who in ("user:evil", "203.0.113.0/24")]
+@pytest.mark.parametrize(
+    ("entries", "deciding"),
+    [
+        ([("ban", "203.0.113.9", 1.0)], None),
+        ([("allow", "203.0.113.9", 1.0), ("deny", "203.0.113.0/24", None)], "203.0.113.0/24"),
+        ([("deny", "user:evil", None), ("deny", "tenant:evil", 1.0)], "user:evil"),
+        ([("deny", "user:evil", None), ("deny", "203.0.113.0/24", None)], "203.0.113.0/24"),
+    ],
+    ids=["ended ban alone", "ended allow entry", "ended denial of another subject", "address before user"],
+)
+def test_entry_in_force_about_a_client_decides(
+    entries: list[tuple[str, str, float | None]], deciding: str | None
+) -> None:
+    live = [listing(kind, who, until=until) for kind, who, until in entries]
     lists = AccessLists(live=live, resolve=listing_resolver(lambda: 1.0, 403))
 
     found = lists.of_client("203.0.113.9", lambda name: [Subject(name, "evil")])
 
-    assert found is not None
-    assert str(found.who) == "203.0.113.0/24"
+    assert (found and (found.action, str(found.who))) == (deciding and ("deny", deciding))
 
 
 def listing(kind: str, who: str, *, until: float | None) -> Listing:

@@ -1,6 +1,7 @@
 """A preview shows what a change would do, and which field of it is invalid; a conflict or a danger stops it."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from flask import Flask
 
 from control.conftest import Shop, shop_on
 from flask_multilimit import ConfigurationError, MultiLimit, rate_limiter
-from flask_multilimit.control import ControlConflict, Difference, InvalidData, NeedsForce, Preview
+from flask_multilimit.control import Control, ControlConflict, Difference, InvalidData, NeedsForce, Preview
 from flask_multilimit.insight.changes import entries
 from flask_multilimit.serve.gate import gate_of
 from support.asking import view
@@ -181,44 +182,54 @@ def test_change_that_a_process_has_not_applied_yet_is_not_reported_as_idle(both:
     assert not entry.idle
 
 
+AFTER_ALL_DATES = {"id": "0" * 8, "kind": "deny", "who": "::1", "since": 1e300, "author": "ann"}
+CONFLICTS: dict[str, tuple[dict[str, Any], Callable[[Control], object], str]] = {
+    "same limit": (
+        OVERRIDE,
+        lambda ann: ann.override("show", rule="ip-60s", rules="50/minute", lasting=True, author="ann"),
+        r"Now in force: ann set rule ip-60s at show: 50/minute at 20\d\d-\d\d-",
+    ),
+    "undo": (OVERRIDE, lambda ann: ann.undo(ann.entries()[0].id, author="ann"), "ann undo"),
+    "limiter of the rule": (
+        OVERRIDE,
+        lambda ann: ann.override("show", limiter="ip", times=3, lasting=True, author="ann"),
+        "ann set",
+    ),
+    "everywhere": (
+        OVERRIDE,
+        lambda ann: ann.override("*", off=True, lasting=True, author="ann", force=True),
+        "ann set",
+    ),
+    "same client": (
+        {"kind": "allow", "who": "203.0.113.7"},
+        lambda ann: ann.ban("203.0.113.7", for_="1h", author="ann"),
+        r"ann set ban 203\.0\.113\.7",
+    ),
+    "after all dates": (
+        {"kind": "deny", "who": "::1"},
+        lambda ann: ann.import_entries(json.dumps({"format": 1, "entries": [AFTER_ALL_DATES]})),
+        "Now in force: ann set deny ::1 at 9999",
+    ),
+}
+"""What an operator previews, what another one does meanwhile, and what the first one is told."""
+
+
 class TestTwoOperators:
     """An operator confirms exactly the change that the preview has shown."""
 
-    def test_conflict_names_author_value_and_time_of_the_other_change(self, both: tuple[Shop, Shop]) -> None:
+    @pytest.mark.parametrize(("given", "change", "message"), CONFLICTS.values(), ids=CONFLICTS)
+    def test_any_other_change_of_the_limit_or_client_is_a_conflict_that_names_it(
+        self, both: tuple[Shop, Shop], given: dict[str, Any], change: Callable[[Control], object], message: str
+    ) -> None:
         ann, bob = (each.control for each in both)
-        seen_by_bob = bob.preview(OVERRIDE, lasting=True, author="bob")
-        ann.override("show", rule="ip-60s", rules="50/minute", lasting=True, author="ann")
+        ann.override("show", rule="ip-60s", rules="40/minute", lasting=True, author="ann")
+        preview = bob.preview(given, lasting=True, author="bob")
+        change(ann)
 
-        with pytest.raises(
-            ControlConflict, match=r"Now in force: ann set rule ip-60s at show: 50/minute at 20\d\d-\d\d-"
-        ):
-            bob.put(seen_by_bob)
-
-        assert [each.author for each in bob.entries()] == ["ann"]
-
-    def test_conflict_with_an_entry_that_somebody_made_after_all_dates_is_one(self, both: tuple[Shop, Shop]) -> None:
-        ann, bob = (each.control for each in both)
-        seen_by_bob = bob.preview({"kind": "deny", "who": "::1"}, lasting=True)
-        entry = {"id": "0" * 8, "kind": "deny", "who": "::1", "since": 1e300, "author": "ann"}
-        ann.import_entries(json.dumps({"format": 1, "entries": [entry]}))
-
-        with pytest.raises(ControlConflict, match="Now in force: ann set deny ::1 at 9999"):
-            bob.put(seen_by_bob)
-
-    @pytest.mark.parametrize("change", ["undo", "another entry for the same limit", "off everywhere"])
-    def test_any_other_change_of_the_limit_is_a_conflict(self, both: tuple[Shop, Shop], change: str) -> None:
-        ann, bob = (each.control for each in both)
-        first = ann.override("show", rule="ip-60s", rules="50/minute", lasting=True, author="ann")
-        preview = bob.preview(OVERRIDE, lasting=True)
-        if change == "off everywhere":
-            ann.override("*", off=True, lasting=True, author="ann", force=True)
-        elif change == "another entry for the same limit":
-            ann.override("show", limiter="ip", times=3, lasting=True, author="ann")
-        else:
-            ann.undo(first.id, author="ann")
-
-        with pytest.raises(ControlConflict, match="ann "):
+        with pytest.raises(ControlConflict, match=message):
             bob.put(preview)
+
+        assert preview.entry not in bob.entries()
 
     def test_conflict_by_the_end_of_a_change_blames_nobody(self, both: tuple[Shop, Shop]) -> None:
         ann, bob = (each.control for each in both)
@@ -251,14 +262,6 @@ class TestTwoOperators:
         bob.put(preview)
 
         assert preview.entry in bob.entries()
-
-    def test_two_list_entries_for_one_client_are_a_conflict(self, both: tuple[Shop, Shop]) -> None:
-        ann, bob = (each.control for each in both)
-        preview = bob.preview({"kind": "allow", "who": "203.0.113.7"}, lasting=True)
-        ann.ban("203.0.113.7", for_="1h", author="ann")
-
-        with pytest.raises(ControlConflict, match=r"ann set ban 203\.0\.113\.7"):
-            bob.put(preview)
 
     def test_entry_that_an_import_has_changed_under_its_id_is_a_conflict(self, both: tuple[Shop, Shop]) -> None:
         ann, bob = (each.control for each in both)
