@@ -43,31 +43,24 @@ def overridden(
         multilimit.control.override(where, lasting=True, **given)
 
 
+@pytest.mark.parametrize("where", ["show", "a function that nobody has called"])
 @pytest.mark.parametrize(
     "given",
     [
         {"limit": {"rules": "2 at once"}},
         {"who": "203.0.113.7", "rules": "2 at once"},
         {"rule": "ip-60s", "rules": "2 at once"},
+        {"limiter": "ip", "rules": "2 at once"},
     ],
-    ids=["added", "of a subject", "of a rule by request"],
+    ids=["added", "of a subject", "of a rule by request", "of a limiter"],
 )
-def test_override_that_needs_slots_is_an_error_if_the_storage_keeps_none(given: dict[str, Any]) -> None:
+def test_override_that_needs_slots_is_an_error_if_the_storage_keeps_none(where: str, given: dict[str, Any]) -> None:
     app = Flask(__name__)
     multilimit = MultiLimit(app, storage=OwnStorage())
     app.get("/", endpoint="show")(rate_limiter(type=IP, rules=lambda: "9/minute", fallback="1/minute")(view()))
 
     with app.app_context(), pytest.raises(ConfigurationError, match="a OwnStorage keeps no slots"):
-        multilimit.control.override("show", lasting=True, **given)
-
-
-@pytest.mark.parametrize("given", [{"limit": {"rules": "2 at once"}}, {"limiter": "ip", "rules": "2 at once"}])
-def test_override_of_a_function_that_needs_slots_is_an_error_if_the_storage_keeps_none(given: dict[str, Any]) -> None:
-    app = Flask(__name__)
-    multilimit = MultiLimit(app, storage=OwnStorage())
-
-    with app.app_context(), pytest.raises(ConfigurationError, match="a OwnStorage keeps no slots"):
-        multilimit.control.override("a function that nobody has called", **given, lasting=True, force=True)
+        multilimit.control.override(where, lasting=True, force=True, **given)
 
 
 def test_misplaced_limiter_is_an_error_also_if_overrides_are_in_force_before_the_first_request(app: Flask) -> None:
@@ -78,8 +71,10 @@ def test_misplaced_limiter_is_an_error_also_if_overrides_are_in_force_before_the
         ask(app)
 
 
-USER_42 = {"path": "/mine", "user": "42"}
+USER_42, ODD = {"path": "/mine", "user": "42"}, f"*{'0a' * 20}"
 CHANGES: dict[str, tuple[str | None, dict[str, Any], dict[str, str], int, dict[str, str]]] = {
+    "user with an odd id": (None, {"who": f"user:{ODD}", "rules": "1/minute"}, {"path": "/mine", "user": ODD}, 1, {}),
+    "part with an odd id": (None, {"who": f"user:{ODD}", "rules": "1/minute"}, {"path": "/both", "user": ODD}, 1, {}),
     "algorithm of a rule": ("show", {"rule": "ip-60s", "rules": {"algorithm": "gcra", "burst": 1}}, {}, 1, {}),
     "count and time of a rule": ("bucket", {"rule": "ip-60s", "rules": "20/minute"}, {"path": "/bucket"}, 3, {}),
     "count and burst of a rule": (None, {"who": "198.51.100.7", "times": 2}, {"path": "/bucket"}, 6, {}),
@@ -386,13 +381,6 @@ class TestOtherLimits:
         app.config[place] = [{"type": "ip", "rules": "1/minute", "name": "each"}]
         overridden(app, None, view(), where="*", rule="each-60s", rules="2/minute")
         assert [ask(app).status_code for _ in range(3)] == [200, 200, 429]
-
-
-@pytest.mark.parametrize("path", ["/mine", "/both"])
-def test_override_of_a_user_with_an_odd_id_applies(shop: Shop, path: str) -> None:
-    user = f"*{'0a' * 20}"
-    shop.control.override(who=f"user:{user}", rules="1/minute", lasting=True)
-    assert shop.statuses(2, path, user=user) == [200, 429]
 
 
 def test_override_of_several_parts_does_not_apply_to_a_part_that_looks_like_them(shop: Shop) -> None:

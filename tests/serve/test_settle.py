@@ -243,7 +243,11 @@ def test_request_without_a_response_is_charged_what_its_view_said(app: Flask, pl
     assert left(app) == 700
 
 
-def streaming(settled: list[int]) -> Callable[[], Response]:
+def length(announced: int) -> dict[str, str]:
+    return {"Content-Length": str(announced)}
+
+
+def streaming(settled: list[int], headers: dict[str, str] | None = None) -> Callable[[], Response]:
     """A view that streams a character after each ``settle``."""
 
     def view() -> Response:
@@ -252,7 +256,7 @@ def streaming(settled: list[int]) -> Callable[[], Response]:
                 settle(units)
                 yield "x"
 
-        return Response(stream_with_context(generate()))
+        return Response(stream_with_context(generate()), headers=headers)
 
     return view
 
@@ -265,10 +269,6 @@ def test_stream_is_settled_after_it_is_sent(app: Flask) -> None:
         assert response.data == b"xxx"
 
     assert left(app) == 360
-
-
-def length(announced: int) -> dict[str, str]:
-    return {"Content-Length": str(announced)}
 
 
 class Parts:
@@ -323,17 +323,9 @@ def test_stream_with_content_length_is_settled_after_it_is_sent(
     assert (shown(response), left(app)) == ([900], 360)
 
 
-def aborted_stream() -> Response:
-    def generate() -> Iterator[bytes]:
-        for units in (10, 20, 640):
-            settle(units)
-            yield b"x"
-
-    abort(Response(stream_with_context(generate()), headers=length(3)))
-
-
 def test_stream_passed_to_abort_is_settled_after_it_is_sent(app: Flask) -> None:
-    response = serve(app, aborted_stream, settle=True)(buffered=True)
+    stream = streaming([10, 20, 640], length(3))
+    response = serve(app, lambda: abort(stream()), settle=True)(buffered=True)
     assert (shown(response), left(app)) == ([900], 360)
 
 
