@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flask import Flask
 
 from control.conftest import Shop, shop_on
 from flask_multilimit.signals import control_changed
+from support.asking import heard
 from support.servers import Server
 from support.waiting import until
 
@@ -155,17 +155,14 @@ def test_entry_of_the_copy_ends_on_time_in_the_outage(own_server: Server, copy: 
 def test_change_does_not_put_an_older_copy_in_force_before_it(own_server: Server, copy: Path) -> None:
     shop = worker(own_server, copy)
     shop.control.deny(CLIENT, lasting=True)
-    old, heard = copy.read_bytes(), list[int]()
+    old = copy.read_bytes()
     shop.control.deny("10.0.0.1", lasting=True)
     copy.write_bytes(old)
 
-    def changed(_: Flask, *, entries: tuple[Any, ...], **__: Any) -> None:
-        heard.append(len(entries))
-
-    with control_changed.connected_to(changed, shop.app):
+    with heard(shop.app, control_changed) as signals:
         shop.control.deny("10.0.0.2", lasting=True)
 
-    assert heard == [3]
+    assert [len(told["entries"]) for _, told in signals] == [3]
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs file modes of POSIX")

@@ -13,7 +13,7 @@ from flask_multilimit.control import follow_control
 from flask_multilimit.control.store import StoredDocument, StoreInStorage
 from flask_multilimit.engine import Hits, Limiter, hits_for, storage_from_uri
 from flask_multilimit.signals import subject_banned
-from support.asking import commands
+from support.asking import commands, heard
 from support.waiting import until
 
 
@@ -107,16 +107,12 @@ def test_refund_finds_a_charge_that_an_override_of_the_endpoint_has_moved(shop: 
 def test_ban_of_checked_hits_names_its_subject_where_an_override_changes_the_rules(shop: Shop) -> None:
     shop.control.override("mail", limiter="user", rules="1/hour", lasting=True, force=True)
     hits = mail(ban=Ban(after=1, within=60, time=60))
-    told: list[tuple[str, str]] = []
 
-    def note(_: object, *, limiter: str, subject: str, **__: Any) -> None:
-        told.append((limiter, subject))
-
-    with shop.app.test_request_context(), subject_banned.connected_to(note, shop.app):
+    with shop.app.test_request_context(), heard(shop.app, subject_banned) as signals:
         for _ in range(2):
             shop.multilimit.check_hits(hits, scope="mail", subject=["ip:203.0.113.7", "user:42"])
 
-    assert told == [("user", "42")]
+    assert [(told["limiter"], told["subject"]) for _, told in signals] == [("user", "42")]
 
 
 def test_ban_that_watches_other_keys_keeps_them_where_an_override_changes_another_limit(shop: Shop) -> None:

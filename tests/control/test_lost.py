@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from flask import Flask
 
 from control.conftest import Shop, shop_on
 from flask_multilimit.control import document, watch
@@ -14,6 +13,7 @@ from flask_multilimit.engine import ConfigurationError, StorageError
 from flask_multilimit.insight.changes import document_in_force
 from flask_multilimit.serve.gate import gate_of
 from flask_multilimit.signals import control_changed
+from support.asking import heard
 from support.doubles import raising
 from support.servers import Binary, Server
 from support.waiting import until
@@ -249,22 +249,18 @@ def test_changes_made_after_the_loss_stay_in_force_in_an_outage_without_permissi
     operator = operator_after_a_loss(reader, own_server)
     operator.control.allow(CLIENT, lasting=True)
     operator.control.ban("10.0.0.9", for_=1)
-    heard: list[int] = []
 
-    def changed(_: Flask, *, entries: tuple[Any, ...], **__: Any) -> None:
-        heard.append(len(entries))
-
-    with control_changed.connected_to(changed, reader.app):
+    with heard(reader.app, control_changed) as signals:
         ask_twice(reader)
         own_server.kill()
 
         def ban_has_ended() -> bool:
             reader.follower.ask()
-            return len(heard) == 2
+            return len(signals) == 2
 
         until(ban_has_ended)
 
-    assert heard == [4, 3]
+    assert [len(told["entries"]) for _, told in signals] == [4, 3]
     assert not reader.denies()
 
 

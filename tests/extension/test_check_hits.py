@@ -2,7 +2,6 @@
 
 import json
 from functools import partial
-from typing import Any
 
 import pytest
 from flask import Flask
@@ -12,6 +11,7 @@ from flask_multilimit.engine import Hits, hits_for
 from flask_multilimit.insight.limits import limiters_of
 from flask_multilimit.serve.gate import gate_of
 from flask_multilimit.signals import limits_checked
+from support.asking import heard
 
 
 @pytest.fixture
@@ -41,15 +41,12 @@ def test_hits_of_an_extension_are_checked_all_or_nothing(app: Flask) -> None:
 
 
 def test_signal_has_scope_and_subjects_of_checked_hits(app: Flask) -> None:
-    multilimit, signals = MultiLimit(app), list[dict[str, Any]]()
+    multilimit = MultiLimit(app)
 
-    def receive(_: Flask, **arguments: Any) -> None:
-        signals.append(arguments)
-
-    with app.test_request_context(), limits_checked.connected_to(receive, app):
+    with app.test_request_context(), heard(app, limits_checked) as signals:
         multilimit.check_hits(two_rules(), scope="mail", subject="plan:ann")
 
-    assert [(each["endpoint"], each["subjects"]) for each in signals] == [("mail", {"plan": "ann"})]
+    assert [(told["endpoint"], told["subjects"]) for _, told in signals] == [("mail", {"plan": "ann"})]
 
 
 def test_some_hits_of_a_check_can_be_refunded(app: Flask) -> None:

@@ -16,7 +16,7 @@ from flask_multilimit import (
     rate_limiter,
 )
 from flask_multilimit.signals import limits_checked
-from support.asking import ask, policy, statuses, view
+from support.asking import ask, heard, policy, statuses, view
 from support.clock import Clock
 from support.doubles import RecordingStorage
 
@@ -62,17 +62,13 @@ class TestCheck:
     def test_check_is_shown_in_header_fields_and_signalled(
         self, app: Flask, multilimit: MultiLimit, storage: RecordingStorage
     ) -> None:
-        signals: list[str] = []
-
-        def receive(_app: Flask, *, endpoint: str, **_: Any) -> None:
-            signals.append(endpoint)
-
         app.add_url_rule("/", "view", lambda: str(multilimit.check("2/minute", scope="mail").allowed))
 
-        with limits_checked.connected_to(receive, app):
+        with heard(app, limits_checked) as signals:
             response = ask(app)
 
-        assert (len(storage.checks), signals, policy(response)) == (1, ["mail"], ["default-60s"])
+        assert (len(storage.checks), policy(response)) == (1, ["default-60s"])
+        assert [told["endpoint"] for _, told in signals] == ["mail"]
 
     def test_429_of_the_view_gets_retry_after_of_a_refused_check(self, app: Flask, multilimit: MultiLimit) -> None:
         app.add_url_rule("/", "view", lambda: ("", 200 if multilimit.check("1/minute", scope="mail").allowed else 429))

@@ -33,14 +33,19 @@ def status_for(app: Flask, address: str | None, path: str = "/", **options: Any)
     return ask(app, path, environ_base={"REMOTE_ADDR": address}, **options).status_code
 
 
+def serve(app: Flask, **options: Any) -> MultiLimit:
+    """Serve a page without limits of its own at /."""
+    app.add_url_rule("/", "show", view())
+    return MultiLimit(app, **options)
+
+
 @pytest.mark.parametrize("place", ["settings", "constructor"])
 def test_lists_are_read_from_settings_and_constructor(app: Flask, storage: RecordingStorage, place: str) -> None:
     lists: dict[str, Any] = {"allow": ["10.0.0.0/8"], "deny": ["203.0.113.0/24"]}
     if place == "settings":
         app.config.update(MULTILIMIT_ALLOW=lists["allow"], MULTILIMIT_DENY=lists["deny"])
         lists = {}
-    MultiLimit(app, storage=storage, default_limits="1/minute", **lists)
-    app.add_url_rule("/", "show", view())
+    serve(app, storage=storage, default_limits="1/minute", **lists)
 
     assert [status_for(app, "10.1.2.3") for _ in range(3)] == [200, 200, 200]
     assert [status_for(app, "203.0.113.9"), status_for(app, "::ffff:203.0.113.9")] == [403, 403]
@@ -92,8 +97,7 @@ def test_user_is_loaded_once_to_look_for_it_in_both_lists(app: Flask, user: str,
         loaded.append(user)
         return user
 
-    MultiLimit(app, user_loader=load, allow=["user:boss"], deny=["user:mallory"])
-    app.add_url_rule("/", "show", view())
+    serve(app, user_loader=load, allow=["user:boss"], deny=["user:mallory"])
 
     assert (ask(app).status_code, loaded) == (status, [user])
 
@@ -246,18 +250,21 @@ def test_part_that_looks_like_the_whole_of_another_subject_is_not_listed_with_th
     assert [status_for(app, "198.51.100.7", headers={"X-Tenant": ours}) for _ in range(2)] == [200, 429]
 
 
+def limit_tenants(app: Flask) -> None:
+    by_tenant = rate_limiter(type=lambda: request.headers.get("X-Tenant"), name="tenant", rules="9/minute")
+    app.add_url_rule("/", "show", by_tenant(view()))
+
+
 def test_client_without_a_subject_of_a_listed_type_is_not_denied(app: Flask, storage: RecordingStorage) -> None:
     MultiLimit(app, storage=storage, deny=["tenant:acme"])
-    by_tenant = rate_limiter(type=lambda: request.headers.get("X-Tenant"), name="tenant", rules="1/minute")
-    app.add_url_rule("/", "show", by_tenant(view()))
+    limit_tenants(app)
     assert [status_for(app, "::1"), status_for(app, "::1", headers={"X-Tenant": "acme"})] == [200, 403]
 
 
 def test_subject_is_denied_although_a_check_came_before_the_first_request(app: Flask) -> None:
     multilimit = MultiLimit(app, deny=["tenant:acme"])
     app.add_url_rule("/free", "free", view())
-    by_tenant = rate_limiter(type=lambda: request.headers.get("X-Tenant"), name="tenant", rules="9/minute")
-    app.add_url_rule("/", "show", by_tenant(view()))
+    limit_tenants(app)
 
     with app.test_request_context("/free"):
         multilimit.check("9/minute", scope="mail")
@@ -270,15 +277,13 @@ def test_subject_is_denied_at_an_endpoint_added_after_a_check(app: Flask) -> Non
     multilimit = MultiLimit(app, deny=["tenant:acme"])
     with app.test_request_context("/"):
         assert multilimit.check("9/minute", scope="mail").allowed
-    by_tenant = rate_limiter(type=lambda: request.headers.get("X-Tenant"), name="tenant", rules="9/minute")
-    app.add_url_rule("/", "show", by_tenant(view()))
+    limit_tenants(app)
 
     assert status_for(app, "::1", headers={"X-Tenant": "acme"}) == 403
 
 
 def test_user_is_denied_although_a_check_came_before_the_user_loader(app: Flask) -> None:
-    multilimit = MultiLimit(app, deny=["user:mallory"])
-    app.add_url_rule("/", "show", view())
+    multilimit = serve(app, deny=["user:mallory"])
     with app.test_request_context("/"):
         multilimit.check("9/minute", scope="mail")
 
@@ -289,8 +294,7 @@ def test_user_is_denied_although_a_check_came_before_the_user_loader(app: Flask)
 
 def test_subject_is_denied_although_all_limits_that_count_its_type_are_off(app: Flask) -> None:
     MultiLimit(app, deny=["tenant:acme"])
-    by_tenant = rate_limiter(type=lambda: request.headers.get("X-Tenant"), name="tenant", rules="9/minute")
-    app.add_url_rule("/", "show", by_tenant(view()))
+    limit_tenants(app)
     control_of(app).override("*", off=True, lasting=True, force=True)
 
     assert status_for(app, "::1", headers={"X-Tenant": "acme"}) == 403
@@ -298,8 +302,7 @@ def test_subject_is_denied_although_all_limits_that_count_its_type_are_off(app: 
 
 @pytest.mark.parametrize("lists", [{"allow": ["user:203.0.113.9"]}, {"deny": ["user:203.0.113.9"]}], ids=str)
 def test_listed_user_called_like_an_address_is_no_client_at_that_address(app: Flask, lists: dict[str, Any]) -> None:
-    MultiLimit(app, user_loader=lambda: None, default_limits={"type": "user", "rules": "1/minute"}, **lists)
-    app.add_url_rule("/", "show", view())
+    serve(app, user_loader=lambda: None, default_limits={"type": "user", "rules": "1/minute"}, **lists)
     assert [status_for(app, "203.0.113.9") for _ in range(2)] == [200, 429]
 
 
@@ -316,14 +319,12 @@ def test_denial_of_an_address_comes_before_that_of_a_user(app: Flask) -> None:
 
 @pytest.mark.parametrize("path", ["/", "/nowhere", "/static/nothing.css"])
 def test_denied_address_is_refused_on_every_path(app: Flask, path: str) -> None:
-    MultiLimit(app, deny=["203.0.113.7"], unmatched_limits="1/hour")
-    app.add_url_rule("/", "show", view())
+    serve(app, deny=["203.0.113.7"], unmatched_limits="1/hour")
     assert status_for(app, "203.0.113.7", path) == 403
 
 
 def test_denied_address_is_refused_before_functions_of_the_app_run(app: Flask) -> None:
-    MultiLimit(app, deny=["203.0.113.7"])
-    app.add_url_rule("/", "show", view())
+    serve(app, deny=["203.0.113.7"])
     loaded: list[str] = []
     app.before_request(lambda: loaded.append(str(request.remote_addr)))
 
@@ -344,8 +345,7 @@ def test_denied_address_is_refused_before_functions_of_the_app_run(app: Flask) -
 def test_denied_address_is_refused_although_the_app_needs_functions_that_did_not_run(
     app: Flask, caplog: pytest.LogCaptureFixture, hook: str, register: Callable[[Flask, Callable[..., Any]], object]
 ) -> None:
-    MultiLimit(app, deny=["203.0.113.7"])
-    app.add_url_rule("/", "show", view())
+    serve(app, deny=["203.0.113.7"])
     app.before_request(lambda: setattr(g, "request_id", "17"))
     register(app, lambda given, **_: given if g.request_id else None)
 
@@ -359,8 +359,7 @@ def test_denied_address_is_refused_although_the_app_needs_functions_that_did_not
 
 
 def test_denied_request_leaves_nothing_to_the_garbage_collector(app: Flask) -> None:
-    MultiLimit(app, deny=["203.0.113.7"])
-    app.add_url_rule("/", "show", view())
+    serve(app, deny=["203.0.113.7"])
     kept: list[ref[Any]] = []
     request_denied.connect(lambda *_, **__: kept.append(ref(current_context())), app, weak=False)
 
@@ -374,22 +373,19 @@ def test_denied_request_leaves_nothing_to_the_garbage_collector(app: Flask) -> N
 
 def test_denied_address_passes_when_limits_are_disabled(app: Flask) -> None:
     app.config["MULTILIMIT_ENABLED"] = False
-    MultiLimit(app, deny=["203.0.113.7"])
-    app.add_url_rule("/", "show", view())
+    serve(app, deny=["203.0.113.7"])
     assert status_for(app, "203.0.113.7") == 200
 
 
 @pytest.mark.parametrize("address", ["203.0.113.7:50001", "[203.0.113.7]:1", "[2001:db8::1]:443", "[2001:db8::1]"])
 def test_lists_ignore_the_port_of_an_address(app: Flask, address: str) -> None:
-    MultiLimit(app, deny=["203.0.113.0/24", "2001:db8::/32"])
-    app.add_url_rule("/", "show", view())
+    serve(app, deny=["203.0.113.0/24", "2001:db8::/32"])
     assert status_for(app, address) == 403
 
 
 @pytest.mark.parametrize("address", [None, "", "unix:", "\0", "1.2.3", "[]:1", "[[::1]]", "203.0.113.7:"])
 def test_client_without_a_valid_address_is_not_denied(app: Flask, address: str | None) -> None:
-    MultiLimit(app, deny=["0.0.0.0/0", "::/0"])
-    app.add_url_rule("/", "show", view())
+    serve(app, deny=["0.0.0.0/0", "::/0"])
     assert status_for(app, address) == 200
 
 
@@ -503,8 +499,7 @@ def test_invalid_list_setting_is_an_error_that_names_it(app: Flask, given: dict[
 
 
 def test_denial_is_no_store_although_the_app_makes_every_response_public(app: Flask) -> None:
-    MultiLimit(app, user_loader=lambda: "mallory", deny=["user:mallory", "203.0.113.0/24"], default_limits="9/minute")
-    app.add_url_rule("/", "show", view())
+    serve(app, user_loader=lambda: "mallory", deny=["user:mallory", "203.0.113.0/24"], default_limits="9/minute")
     app.after_request(made_public)
 
     by_user, by_address = ask(app), ask(app, environ_base={"REMOTE_ADDR": "203.0.113.7"})
@@ -516,8 +511,7 @@ def test_denial_is_no_store_although_the_app_makes_every_response_public(app: Fl
 @pytest.mark.parametrize("form", ["seconds", "date"])
 def test_answer_of_an_error_handler_of_the_app_has_the_wait_of_the_entry(app: Flask, form: str) -> None:
     app.config["MULTILIMIT_RETRY_AFTER"] = form
-    MultiLimit(app, default_limits="9/minute")
-    app.add_url_rule("/", "show", view())
+    serve(app, default_limits="9/minute")
     app.register_error_handler(429, lambda error: (f"Error {error.code}", error.code))
     app.register_error_handler(403, lambda error: (f"Error {error.code}", error.code))
     control_of(app).ban("203.0.113.1", for_=3600)
@@ -534,8 +528,7 @@ def test_answer_of_an_error_handler_of_the_app_has_the_wait_of_the_entry(app: Fl
 def test_client_is_denied_by_an_entry_that_ends_after_all_dates(app: Flask) -> None:
     """Somebody may have imported an end in milliseconds."""
     app.config["MULTILIMIT_RETRY_AFTER"] = "date"
-    MultiLimit(app, default_limits="9/minute")
-    app.add_url_rule("/", "show", view())
+    serve(app, default_limits="9/minute")
     entry = {"id": "0" * 8, "kind": "deny", "who": "127.0.0.1", "since": 1e9, "until": 1e12}
     control_of(app).import_entries(json.dumps({"format": 1, "entries": [entry]}))
 
@@ -545,8 +538,7 @@ def test_client_is_denied_by_an_entry_that_ends_after_all_dates(app: Flask) -> N
 
 
 def test_wait_that_an_error_handler_gives_to_a_banned_client_stays(app: Flask) -> None:
-    MultiLimit(app, default_limits="9/minute")
-    app.add_url_rule("/", "show", view())
+    serve(app, default_limits="9/minute")
     app.register_error_handler(429, lambda error: ("", error.code, {"Retry-After": "5"}))
     control_of(app).ban("127.0.0.1", for_=3600)
 
@@ -554,8 +546,7 @@ def test_wait_that_an_error_handler_gives_to_a_banned_client_stays(app: Flask) -
 
 
 def test_code_that_runs_after_a_denial_finds_no_limits_in_the_current_decision(app: Flask) -> None:
-    MultiLimit(app, deny=["203.0.113.0/24"], default_limits="9/minute")
-    app.add_url_rule("/", "show", view())
+    serve(app, deny=["203.0.113.0/24"], default_limits="9/minute")
 
     @app.after_request
     def note(response: Response) -> Response:
