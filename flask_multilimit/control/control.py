@@ -327,16 +327,9 @@ class Control:
             return ControlConflict(Phrase(_CHANGED, entry=entry, **_texts_of(last["author"], what, last["at"])))
         return ControlConflict(Phrase(_DIFFERS, entry=entry))
 
-    def _make_entry(
-        self,
-        given: Mapping[str, Any],
-        *,
-        for_: Duration | None = None,
-        lasting: bool = False,
-        reason: str = "",
-        author: str = "",
-    ) -> Override | Listing:
+    def _make_entry(self, given: Mapping[str, Any], **terms: Unpack[Terms]) -> Override | Listing:
         """The entry that ``given`` describes. It is not in force yet."""
+        for_, lasting = terms.pop("for_", None), terms.pop("lasting", False)
         check_bool("lasting", lasting)
         if (for_ is None) == (not lasting):
             remedy = 'for how long? Give either for_, seconds or text such as "2h", or lasting=True'
@@ -345,7 +338,7 @@ class Control:
         known = self._follower.in_force
         now, id_ = known.time(), known.document.new_id()
         until = None if for_ is None else now + seconds_of(for_)
-        fields = {**given, "id": id_, "since": now, "until": until, "reason": reason, "author": author}
+        fields = {**given, "reason": "", "author": "", **terms, "id": id_, "since": now, "until": until}
         return entry_from({name: value for name, value in fields.items() if value is not None})
 
     def _list(self, kind: ListingKind, who: str, status: int | None, terms: Terms, *, force: bool) -> Listing:

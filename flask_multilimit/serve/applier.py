@@ -148,22 +148,12 @@ class ControlApplier:
         notify(control_changed, self._in_force.app, entries=entries)
 
     def _log(self, what: str, changed: Sequence[Override | Listing]) -> None:
-        app = self._in_force.app
+        logger, more = SafeLogger(self._in_force.app.logger), len(changed) - MOST_LOGGED
         for each in changed[:MOST_LOGGED]:  # the oldest first
-            by = f" by {each.author}" if each.author else ""
-            SafeLogger(app.logger).info(
-                "Rate limits: worker %d: %s: %s (%s%s)%s",
-                os.getpid(),
-                what,
-                each,
-                each.id,
-                by,
-                f": {each.reason}" if each.reason else "",
-            )
-        if len(changed) > MOST_LOGGED:
-            SafeLogger(app.logger).info(
-                "Rate limits: worker %d: %s: %d more entries", os.getpid(), what, len(changed) - MOST_LOGGED
-            )
+            by, why = f" by {each.author}" if each.author else "", f": {each.reason}" if each.reason else ""
+            logger.info("Rate limits: worker %d: %s: %s (%s%s)%s", os.getpid(), what, each, each.id, by, why)
+        if more > 0:
+            logger.info("Rate limits: worker %d: %s: %d more entries", os.getpid(), what, more)
 
     def _report(self, error: Exception) -> None:
         notify(control_failed, self._in_force.app, error=error)

@@ -3,7 +3,6 @@ checked, or if what is left is kept for requests of a priority."""
 
 from __future__ import annotations
 
-import functools
 import json
 import math
 import re
@@ -111,7 +110,6 @@ def _language_for(accept_language: str) -> str:
     return "en"
 
 
-C = TypeVar("C")
 T = TypeVar("T")
 
 QUOTA_EXCEEDED = "https://iana.org/assignments/http-problem-types#quota-exceeded"
@@ -355,12 +353,12 @@ class Refusals:
         if applied.has_bans and decision.ban is not None:
             default = messages.banned
         message = settings.message if declared is None or declared.message is None else declared.message
-        text = None if message is None else self._from_app("message", _text_of, message, decision)
+        text = None if message is None else self._from_app("message", lambda: _text_of(message, decision))
         react = self._on_rejected if declared is None or declared.on_rejected is None else declared.on_rejected
         code = 503 if busy else 429
         response = None
         if react is not None:
-            response = self._from_app("on_rejected", functools.partial(self._response_of, code), react, decision)
+            response = self._from_app("on_rejected", lambda: self._response_of(code, react, decision))
         error = RateLimitExceeded(decision, text or default, messages=messages, response=response)
         if response is None:
             error.code = code
@@ -376,10 +374,10 @@ class Refusals:
             response.status_code = code
         return response
 
-    def _from_app(self, name: str, ask: Callable[[C, Decision], T], given: C, decision: Decision) -> T | None:
-        """Ask what the app has ``given``. ``None``, for the default refusal, if it fails or cannot be sent."""
+    def _from_app(self, name: str, ask: Callable[[], T]) -> T | None:
+        """Ask what the app has given. ``None``, for the default refusal, if it fails or cannot be sent."""
         try:
-            return ask(given, decision)
+            return ask()
         except Exception as error:
             if isinstance(error, HTTPException) or _has_handler(self._app, error):
                 raise  # this is how the callback answers
