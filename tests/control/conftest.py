@@ -13,6 +13,7 @@ from flask_multilimit import IP, USER, MultiLimit, Rule, rate_limiter
 from flask_multilimit.control.control import Control
 from flask_multilimit.control.store import StoredDocument, StoreInMemory, StoreInStorage
 from flask_multilimit.control.watch import ControlFollower
+from flask_multilimit.engine import Limiter
 from flask_multilimit.serve.gate import gate_of
 from support.asking import ask, view
 from support.servers import Binary, Server
@@ -36,6 +37,10 @@ class Shop:
     @property
     def follower(self) -> ControlFollower:
         return gate_of(self.app).applier.follower
+
+    @property
+    def limiter(self) -> Limiter:
+        return gate_of(self.app).limiter
 
     def denies(self) -> bool:
         """Whether a view without limits refuses the client."""

@@ -1,5 +1,6 @@
 """Overrides of a scope change hits without a plan, such as those of tasks and scripts."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 from unittest.mock import Mock
@@ -44,17 +45,15 @@ def passes(limiter: Limiter, hits: Hits, times: int = 6) -> int:
 def test_limiter_of_an_app_applies_overrides_of_a_scope(shop: Shop, override: dict[str, Any], admitted: int) -> None:
     where = None if "who" in override else "mail"
     shop.control.override(where, **override, lasting=True, force=True)
-    with shop.app.app_context():
-        assert passes(shop.multilimit.limiter, mail()) == admitted
+    assert passes(shop.limiter, mail()) == admitted
 
 
 def test_check_costs_as_much_after_an_override_that_replaces_rates_and_slots(shop: Shop) -> None:
     shop.control.override("mail", limiter="user", rules="9/minute", lasting=True, force=True)
 
-    with shop.app.app_context():
-        limiter = shop.multilimit.limiter
-        limiter.check(mail(rules="5 at once; 20/minute", cost=4, settle=True))
-        left = [status.remaining for status in limiter.peek(mail()).statuses]
+    limiter = shop.limiter
+    limiter.check(mail(rules="5 at once; 20/minute", cost=4, settle=True))
+    left = [status.remaining for status in limiter.peek(mail()).statuses]
 
     assert left == [5]
 
@@ -66,8 +65,7 @@ def test_ban_of_another_scope_watches_rules_changed_by_an_override(shop: Shop, r
     *_, ban = hits_for("1/minute", scope="all", subject="user:42", ban=Ban(after=1, within=60, time=60))
     hits = Hits((*watched, replace(ban, watches=(watched[0].key,))))
 
-    with shop.app.app_context():
-        found = [shop.multilimit.limiter.check(hits) for _ in range(2)]
+    found = [shop.limiter.check(hits) for _ in range(2)]
 
     assert [[ban.begun for ban in each.bans] for each in found] == [[False], [True]]
 
@@ -121,22 +119,20 @@ def test_ban_that_watches_other_keys_keeps_them_where_an_override_changes_anothe
     *own, ban = mail(rules="9/minute", ban=Ban(after=1, within=60, time=60))
     hits = Hits((*sms, *own, replace(ban, watches=(sms[0].key,))))
 
-    with shop.app.app_context():
-        found = [shop.multilimit.limiter.check(hits) for _ in range(3)]
+    found = [shop.limiter.check(hits) for _ in range(3)]
 
     assert [[ban.begun for ban in each.bans] for each in found] == [[False], [False], [True]]
 
 
 def test_override_keeps_used_units_and_undo_restores_the_count(shop: Shop) -> None:
-    with shop.app.app_context():
-        limiter, hits = shop.multilimit.limiter, mail()
-        assert passes(limiter, hits) == 2
-        entry = shop.control.override("mail", rule="user-60s", rules="5/minute", lasting=True, force=True)
-        assert passes(limiter, hits) == 3
-        assert limiter.peek(hits).statuses[0].rule.count == 5
-        assert [each.allowed for each in limiter.check_many([hits, mail("43")])] == [False, True]
-        shop.control.undo(entry.id)
-        assert limiter.peek(hits).statuses[0].rule.count == 2
+    limiter, hits = shop.limiter, mail()
+    assert passes(limiter, hits) == 2
+    entry = shop.control.override("mail", rule="user-60s", rules="5/minute", lasting=True, force=True)
+    assert passes(limiter, hits) == 3
+    assert limiter.peek(hits).statuses[0].rule.count == 5
+    assert [each.allowed for each in limiter.check_many([hits, mail("43")])] == [False, True]
+    shop.control.undo(entry.id)
+    assert limiter.peek(hits).statuses[0].rule.count == 2
 
 
 def test_acquire_goes_on_by_the_limits_in_force_when_an_override_is_undone_while_it_waits(
@@ -144,11 +140,10 @@ def test_acquire_goes_on_by_the_limits_in_force_when_an_override_is_undone_while
 ) -> None:
     entry = shop.control.override("mail", limiter="user", rules="1/hour", lasting=True, force=True)
 
-    with shop.app.app_context():
-        limiter = shop.multilimit.limiter
-        monkeypatch.setattr(limiter, "_sleep", lambda _: shop.control.undo(entry.id))
-        limiter.check(mail())
-        decision = limiter.acquire(mail(), timeout=3600)
+    limiter = shop.limiter
+    monkeypatch.setattr(limiter, "_sleep", lambda _: shop.control.undo(entry.id))
+    limiter.check(mail())
+    decision = limiter.acquire(mail(), timeout=3600)
 
     assert decision.allowed
     assert [str(status.rule) for status in decision.statuses] == ["2 per 60s"]
@@ -158,8 +153,7 @@ def test_check_many_admits_checks_whose_limit_is_off(shop: Shop) -> None:
     shop.control.override("mail", rule="user-60s", off=True, lasting=True, force=True)
     sms = hits_for("1/minute", scope="sms", subject="user:42")
 
-    with shop.app.app_context():
-        found = shop.multilimit.limiter.check_many([mail(), sms, mail(), sms, mail()])
+    found = shop.limiter.check_many([mail(), sms, mail(), sms, mail()])
 
     assert [each.allowed for each in found] == [True, True, True, False, True]
 
@@ -168,9 +162,8 @@ def test_cost_above_the_count_passes_while_the_limit_is_off(shop: Shop) -> None:
     shop.control.override("mail", rule="user-60s", off=True, lasting=True, force=True)
     hits = mail(cost=3)
 
-    with shop.app.app_context():
-        limiter = shop.multilimit.limiter
-        decisions = [limiter.check(hits), limiter.peek(hits), *limiter.check_many([hits])]
+    limiter = shop.limiter
+    decisions = [limiter.check(hits), limiter.peek(hits), *limiter.check_many([hits])]
 
     assert [each.allowed for each in decisions] == [True] * 3
     assert [status.allowed for each in decisions for status in each.statuses] == [True] * 3
@@ -180,26 +173,24 @@ def test_refund_of_checked_hits_finds_charges_that_an_override_moved(shop: Shop)
     shop.control.override("mail", limiter="user", rules="3/hour", lasting=True, force=True)
     both = Hits((*mail(), *hits_for("5/minute", scope="sms", subject="user:42")))
 
-    with shop.app.app_context():
-        limiter = shop.multilimit.limiter
-        refunded = limiter.refund(limiter.check(both), mail())
-        left = [status.remaining for status in limiter.peek(both).statuses]
+    limiter = shop.limiter
+    refunded = limiter.refund(limiter.check(both), mail())
+    left = [status.remaining for status in limiter.peek(both).statuses]
 
     assert [status.charged for status in refunded.statuses] == [0, 1]
     assert left == [3, 4]
 
 
 def test_reset_of_hits_makes_the_quotas_full_that_an_override_counts_in_their_place(shop: Shop) -> None:
-    with shop.app.app_context():
-        limiter = shop.multilimit.limiter
-        limiter.check(mail())
-        shop.control.override("mail", limiter="user", rules="3/hour", lasting=True, force=True)
-        assert passes(limiter, mail()) == 3
+    limiter = shop.limiter
+    limiter.check(mail())
+    shop.control.override("mail", limiter="user", rules="3/hour", lasting=True, force=True)
+    assert passes(limiter, mail()) == 3
 
-        limiter.reset(mail())
+    limiter.reset(mail())
 
-        assert passes(limiter, mail()) == 3
-        assert limiter.storage.peek(mail()).remaining == 2
+    assert passes(limiter, mail()) == 3
+    assert limiter.storage.peek(mail()).remaining == 2
 
 
 @pytest.mark.parametrize("then", [None, "4/day"])
@@ -210,14 +201,13 @@ def test_settlement_of_checked_hits_finds_charges_after_the_override_is_undone_o
     entry = shop.control.override("mail", limiter="user", rules="3/hour", lasting=True, force=True)
     both = Hits((*mail(), *hits_for("5/minute", scope="sms", subject="user:42")))
 
-    with shop.app.app_context():
-        limiter = shop.multilimit.limiter
-        decision = limiter.check(both)
-        shop.control.undo(entry.id)
-        if then is not None:
-            shop.control.override("mail", limiter="user", rules=then, lasting=True, force=True)
-        settled = limiter.settle(decision, units, mail())
-        left = [status.remaining for status in limiter.peek(decision.hits).statuses]
+    limiter = shop.limiter
+    decision = limiter.check(both)
+    shop.control.undo(entry.id)
+    if then is not None:
+        shop.control.override("mail", limiter="user", rules=then, lasting=True, force=True)
+    settled = limiter.settle(decision, units, mail())
+    left = [status.remaining for status in limiter.peek(decision.hits).statuses]
 
     assert [status.charged for status in settled.statuses] == [units, 1]
     assert left == [3 - units, 4]
@@ -226,31 +216,35 @@ def test_settlement_of_checked_hits_finds_charges_after_the_override_is_undone_o
 def test_refund_may_name_one_key_by_several_hits_while_overrides_apply(shop: Shop) -> None:
     shop.control.override("mail", limiter="user", rules="3/hour", lasting=True, force=True)
 
-    with shop.app.app_context():
-        limiter = shop.multilimit.limiter
-        refunded = limiter.refund(limiter.check(mail(cost=2)), [*mail(), *mail(cost=2)])
+    limiter = shop.limiter
+    refunded = limiter.refund(limiter.check(mail(cost=2)), [*mail(), *mail(cost=2)])
 
     assert [(status.charged, status.remaining) for status in refunded.statuses] == [(0, 3)]
 
 
-def test_limiter_without_an_app_applies_overrides_with_follow_control(
-    on_server: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    limiter, control = Limiter(storage_from_uri(on_server, timeout=10)), shop_on(on_server).control
+@pytest.fixture
+def following(on_server: str) -> Iterator[Limiter]:
+    """A limiter without an app, which has made no check."""
+    limiter = Limiter(storage_from_uri(on_server, timeout=10))
     follow_control(limiter)
-    try:
-        assert passes(limiter, mail()) == 2
-        control.override("mail", rule="user-60s", rules="4/minute", lasting=True, force=True)
+    yield limiter
+    limiter.close()
 
-        until(lambda: limiter.peek(mail()).statuses[0].rule.count == 4)
-        assert passes(limiter, mail()) == 2
-        assert caplog.messages == [], "it is no worker, which would announce itself"
-    finally:
-        limiter.close()
+
+def test_limiter_without_an_app_applies_overrides_with_follow_control(
+    on_server: str, following: Limiter, caplog: pytest.LogCaptureFixture
+) -> None:
+    control = shop_on(on_server).control
+    assert passes(following, mail()) == 2
+    control.override("mail", rule="user-60s", rules="4/minute", lasting=True, force=True)
+
+    until(lambda: following.peek(mail()).statuses[0].rule.count == 4)
+    assert passes(following, mail()) == 2
+    assert caplog.messages == [], "it is no worker, which would announce itself"
 
 
 def test_override_that_does_not_fit_is_logged_once_although_lists_change(
-    on_server: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    on_server: str, following: Limiter, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     control, looks = shop_on(on_server).control, list[str]()
     control.override("mail", limiter="user", rules={"count": 10**6, "time": 60}, lasting=True, force=True)
@@ -261,59 +255,46 @@ def test_override_that_does_not_fit_is_logged_once_although_lists_change(
         return read(store, known)
 
     monkeypatch.setattr(StoreInStorage, "read", look)
-    limiter = Limiter(storage_from_uri(on_server, timeout=10))
-    follow_control(limiter)
     unfit = hits_for(Rule(60, 10**6, algorithm="fixed_window"), scope="mail", subject="user:42", cost=50_000)
-    try:
-        limiter.check(unfit)
-        control.ban("203.0.113.7", for_="1h")
-        seen = len(looks)
+    following.check(unfit)
+    control.ban("203.0.113.7", for_="1h")
+    seen = len(looks)
 
-        until(lambda: len(looks) > seen + 1)
-        limiter.check(unfit)
+    until(lambda: len(looks) > seen + 1)
+    following.check(unfit)
 
-        assert [each.partition(":")[0] for each in caplog.messages] == ["Rate limits"]
-    finally:
-        limiter.close()
+    assert [each.partition(":")[0] for each in caplog.messages] == ["Rate limits"]
 
 
 def test_no_check_of_a_new_process_passes_before_it_knows_the_overrides(
-    on_server: str, monkeypatch: pytest.MonkeyPatch
+    on_server: str, following: Limiter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shop_on(on_server).control.override("mail", limiter="user", rules="5/minute", lasting=True, force=True)
-    limiter = Limiter(storage_from_uri(on_server, timeout=10))
-    follow_control(limiter)
-
-    decisions = SlowStart(monkeypatch).two(lambda: limiter.check(mail()))
-    limiter.close()
+    decisions = SlowStart(monkeypatch).two(lambda: following.check(mail()))
 
     assert [each.statuses[0].rule.count for each in decisions] == [5, 5]
 
 
-def test_limiter_follows_control_if_its_first_try_failed(on_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limiter_follows_control_if_its_first_try_failed(
+    on_server: str, following: Limiter, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shop_on(on_server).control.override("mail", limiter="user", rules="5/minute", lasting=True, force=True)
-    limiter = Limiter(storage_from_uri(on_server, timeout=10))
-    follow_control(limiter)
-    monkeypatch.setattr(StoreInStorage, "read", Mock(side_effect=ConfigurationError("the directory is not writable")))
-    with pytest.raises(ConfigurationError):
-        limiter.check(mail())
+    with monkeypatch.context() as patched:
+        patched.setattr(StoreInStorage, "read", Mock(side_effect=ConfigurationError("the directory is not writable")))
+        with pytest.raises(ConfigurationError):
+            following.check(mail())
 
-    monkeypatch.undo()
-    decision = limiter.check(mail())
-    limiter.close()
-
-    assert decision.statuses[0].rule.count == 5
+    assert following.check(mail()).statuses[0].rule.count == 5
 
 
-def test_check_of_a_limiter_that_follows_control_is_one_command(on_server: str, redis_client: redis.Redis) -> None:
+def test_check_of_a_limiter_that_follows_control_is_one_command(
+    on_server: str, following: Limiter, redis_client: redis.Redis
+) -> None:
     shop_on(on_server).control.override("mail", times=3.0, lasting=True, force=True)
-    limiter = Limiter(storage_from_uri(on_server, timeout=10))
-    follow_control(limiter)
-    limiter.check(mail())
+    following.check(mail())
 
     with commands(redis_client) as seen:
-        limiter.check(mail())
-    limiter.close()
+        following.check(mail())
 
     assert seen == ["EVALSHA"]
 
