@@ -8,49 +8,50 @@ from flask.views import MethodView
 
 from flask_multilimit import IP, ConfigurationWarning, MultiLimit, Rule, rate_limiter
 from support.asking import ask, policy, statuses, view
+from support.changes import control_of
 from support.doubles import RecordingStorage
 
 STRICT: dict[str, Any] = {"type": IP, "rules": "2/minute"}
 LOOSE: dict[str, Any] = {"type": IP, "rules": "60/minute"}
 
 
-def at_a_blueprint(app: Flask, storage: RecordingStorage) -> MultiLimit:
+def at_a_blueprint(app: Flask, storage: RecordingStorage) -> None:
     shop = rate_limiter(**LOOSE)(Blueprint("shop", "shop"))
     shop.add_url_rule("/", "view", rate_limiter(**STRICT)(view()))
     app.register_blueprint(shop)
-    return MultiLimit(app, storage=storage)
+    MultiLimit(app, storage=storage)
 
 
-def at_nested_blueprints(app: Flask, storage: RecordingStorage) -> MultiLimit:
+def at_nested_blueprints(app: Flask, storage: RecordingStorage) -> None:
     outer, inner = rate_limiter(**STRICT)(Blueprint("outer", "outer")), rate_limiter(**LOOSE)(Blueprint("in", "in"))
     inner.add_url_rule("/", "view", view())
     outer.register_blueprint(inner)
     app.register_blueprint(outer)
-    return MultiLimit(app, storage=storage)
+    MultiLimit(app, storage=storage)
 
 
-def at_the_defaults(app: Flask, storage: RecordingStorage) -> MultiLimit:
+def at_the_defaults(app: Flask, storage: RecordingStorage) -> None:
     app.add_url_rule("/", "view", rate_limiter(**STRICT, with_defaults=True)(view()))
-    return MultiLimit(app, storage=storage, default_limits=rate_limiter(**LOOSE))
+    MultiLimit(app, storage=storage, default_limits=rate_limiter(**LOOSE))
 
 
-def in_the_settings(app: Flask, storage: RecordingStorage) -> MultiLimit:
+def in_the_settings(app: Flask, storage: RecordingStorage) -> None:
     app.config["MULTILIMIT_LIMITS"] = {"*": {"type": "ip", "rules": "60/minute"}}
     app.add_url_rule("/", "view", rate_limiter(**STRICT)(view()))
-    return MultiLimit(app, storage=storage)
+    MultiLimit(app, storage=storage)
 
 
-def on_one_view(app: Flask, storage: RecordingStorage) -> MultiLimit:
+def on_one_view(app: Flask, storage: RecordingStorage) -> None:
     below = rate_limiter(**STRICT)(view())
     with pytest.warns(ConfigurationWarning, match=r"Rule\(60 per 60s\) of the ip limiter .* can never refuse"):
         app.add_url_rule("/", "view", rate_limiter(**LOOSE)(below))
-    return MultiLimit(app, storage=storage)
+    MultiLimit(app, storage=storage)
 
 
-def in_one_limiter(app: Flask, storage: RecordingStorage) -> MultiLimit:
+def in_one_limiter(app: Flask, storage: RecordingStorage) -> None:
     with pytest.warns(ConfigurationWarning, match=r"Rule\(60 per 60s\) of the ip limiter .* can never refuse"):
         app.add_url_rule("/", "view", rate_limiter(type=IP, rules="60/minute; 2/minute")(view()))
-    return MultiLimit(app, storage=storage)
+    MultiLimit(app, storage=storage)
 
 
 PLACES = [at_a_blueprint, at_nested_blueprints, at_the_defaults, in_the_settings, on_one_view, in_one_limiter]
@@ -116,10 +117,9 @@ class TestOverrides:
     def test_override_of_one_rule_leaves_the_other_in_force(
         self, app: Flask, storage: RecordingStorage, change: dict[str, Any], answers: list[int], name: str
     ) -> None:
-        multilimit = at_a_blueprint(app, storage)
+        at_a_blueprint(app, storage)
         assert statuses(app, "/") == [200]
-        with app.app_context():
-            multilimit.control.override("shop.view", **change, lasting=True, force=True)
+        control_of(app).override("shop.view", **change, lasting=True, force=True)
 
         assert statuses(app, "/", "/") == answers
         assert policy(ask(app)) == [name]
@@ -127,9 +127,8 @@ class TestOverrides:
     def test_override_to_shadow_applies_to_all_limiters_with_the_name(
         self, app: Flask, storage: RecordingStorage
     ) -> None:
-        multilimit = at_a_blueprint(app, storage)
-        with app.app_context():
-            multilimit.control.override("shop.view", limiter="ip", shadow=True, lasting=True, force=True)
+        at_a_blueprint(app, storage)
+        control_of(app).override("shop.view", limiter="ip", shadow=True, lasting=True, force=True)
         assert statuses(app, "/", "/", "/") == [200] * 3
 
 
@@ -147,13 +146,12 @@ class TestAddedLimit:
         ids=str,
     )
     def test_added_limit_with_another_cost_has_its_own_key(
-        self, multilimit: MultiLimit, app: Flask, storage: RecordingStorage, limit: dict[str, Any], answers: list[int]
+        self, limited_app: Flask, storage: RecordingStorage, limit: dict[str, Any], answers: list[int]
     ) -> None:
-        app.add_url_rule("/", "view", rate_limiter(type=IP, rules="6/minute", cost=2)(view()))
-        with app.app_context():
-            multilimit.control.override("view", limit=limit, lasting=True, force=True)
+        limited_app.add_url_rule("/", "view", rate_limiter(type=IP, rules="6/minute", cost=2)(view()))
+        control_of(limited_app).override("view", limit=limit, lasting=True, force=True)
 
-        assert statuses(app, "/", "/", "/") == answers
+        assert statuses(limited_app, "/", "/", "/") == answers
         assert {key for key in storage.keys_asked[0] if ":ban:" not in key} == {
             "rate_limit:{view}:ip:127.0.0.1:sliding_window:60000",
             "rate_limit:{view}:+ADDED:ip:127.0.0.1:sliding_window:60000",
@@ -190,9 +188,10 @@ class TestShadow:
 
         statuses(app, "/", "/", "/")
 
-        multilimit: Any = app.extensions["multilimit"]
         with app.app_context():
-            left = {each.name: each.remaining for each in multilimit.peek("view", "everyone").statuses}
+            left = {
+                each.name: each.remaining for each in app.extensions["multilimit"].peek("view", "everyone").statuses
+            }
         assert left == {"trial-1": 0, "trial-2": 0}
         assert len(set(storage.keys_asked[0])) == 2
 
@@ -206,13 +205,10 @@ class TestNames:
         limited_app.add_url_rule("/", "view", scoped(plain(view())) if scoped_first else plain(scoped(view())))
         assert sorted(policy(ask(limited_app))) == ["feed:ip-60s", "ip-60s"]
 
-    def test_names_of_declared_rules_stay_when_an_override_adds_a_limit(
-        self, multilimit: MultiLimit, app: Flask
-    ) -> None:
-        app.add_url_rule("/", "view", rate_limiter(**LOOSE, scope="feed")(view()))
-        with app.app_context():
-            multilimit.control.override("view", limit={"type": "ip", "rules": "9/minute"}, lasting=True)
-        assert policy(ask(app)) == ["ip-60s", "ip-60s-2"]
+    def test_names_of_declared_rules_stay_when_an_override_adds_a_limit(self, limited_app: Flask) -> None:
+        limited_app.add_url_rule("/", "view", rate_limiter(**LOOSE, scope="feed")(view()))
+        control_of(limited_app).override("view", limit={"type": "ip", "rules": "9/minute"}, lasting=True)
+        assert policy(ask(limited_app)) == ["ip-60s", "ip-60s-2"]
 
     @pytest.mark.parametrize("post_first", [True, False])
     def test_names_of_rules_are_the_same_for_all_methods(self, limited_app: Flask, post_first: bool) -> None:
