@@ -24,62 +24,35 @@ class Replying:
         return self.reply
 
 
-@pytest.mark.parametrize(
-    "reply",
-    [
-        pytest.param(7, id="another type"),
-        pytest.param([b"1-2-a", b"3"], id="too short"),
-        pytest.param([b"1-2-a", b"", float("inf"), 0, b""], id="no time"),
-        pytest.param([b"1-2-a", b"", b"noon", 0, b""], id="no number"),
-    ],
-)
-def test_document_of_the_wrong_shape_is_a_storage_error(reply: Any) -> None:
-    with pytest.raises(StorageError, match="about the control document has the wrong shape"):
-        StoreInStorage(Replying(reply), prefix="").read("")
+Ask = Callable[[StoreInStorage], object]
+READ: tuple[Ask, str] = (lambda store: store.read(""), "about the control document has the wrong shape")
+HISTORY: tuple[Ask, str] = (lambda store: store.history(1), "about the history has the wrong shape")
+WORKERS: tuple[Ask, str] = (lambda store: store.workers(), "about workers has the wrong shape")
+NOT_TEXT = "has the wrong shape: 7"
+WRONG: dict[str, tuple[Any, Ask, str]] = {
+    "document of another type": (7, *READ),
+    "document too short": ([b"1-2-a", b"3"], *READ),
+    "document without time": ([b"1-2-a", b"", float("inf"), 0, b""], *READ),
+    "document without number": ([b"1-2-a", b"", b"noon", 0, b""], *READ),
+    "document without text": ([7, b"", 1, 0, b""], READ[0], NOT_TEXT),
+    "change of another type": (7, lambda store: store.write("", "{}", {}), NOT_TEXT),  # type: ignore[typeddict-item]
+    "history of another type": (7, *HISTORY),
+    "history too short": ([[b"1-0"]], *HISTORY),
+    "history without time": ([[b"1" * 400 + b"-0", []]], *HISTORY),
+    "field of the history without value": ([[b"1-0", [b"author"]]], *HISTORY),
+    "history without fields": ([[b"1-0", None]], *HISTORY),
+    "history without text": ([[b"1-0", [b"author", 7]]], HISTORY[0], NOT_TEXT),
+    "workers of another type": (7, *WORKERS),
+    "workers too short": ([b"9"], *WORKERS),
+    "workers at no time": ([b"9", b"1-2-a", b"shop:1 1 x", 10**400], *WORKERS),
+    "worker without time": ([b"9", b"1-2-a", b"shop:1 1 x"], *WORKERS),
+    "workers without text": ([b"9", 7], WORKERS[0], NOT_TEXT),
+}
 
 
-@pytest.mark.parametrize(
-    "reply",
-    [
-        pytest.param(7, id="another type"),
-        pytest.param([[b"1-0"]], id="too short"),
-        pytest.param([[b"1" * 400 + b"-0", []]], id="no time"),
-        pytest.param([[b"1-0", [b"author"]]], id="field without value"),
-        pytest.param([[b"1-0", None]], id="no fields"),
-    ],
-)
-def test_history_of_the_wrong_shape_is_a_storage_error(reply: Any) -> None:
-    with pytest.raises(StorageError, match="about the history has the wrong shape"):
-        StoreInStorage(Replying(reply), prefix="").history(1)
-
-
-@pytest.mark.parametrize(
-    "reply",
-    [
-        pytest.param(7, id="another type"),
-        pytest.param([b"9"], id="too short"),
-        pytest.param([b"9", b"1-2-a", b"shop:1 1 x", 10**400], id="no time"),
-        pytest.param([b"9", b"1-2-a", b"shop:1 1 x"], id="worker without time"),
-    ],
-)
-def test_workers_of_the_wrong_shape_are_a_storage_error(reply: Any) -> None:
-    with pytest.raises(StorageError, match="about workers has the wrong shape"):
-        StoreInStorage(Replying(reply), prefix="").workers()
-
-
-@pytest.mark.parametrize(
-    ("reply", "ask"),
-    [
-        pytest.param([7, b"", 1, 0, b""], lambda store: store.read(""), id="document"),
-        pytest.param(7, lambda store: store.write("", "{}", {}), id="change"),
-        pytest.param([[b"1-0", [b"author", 7]]], lambda store: store.history(1), id="history"),
-        pytest.param([b"9", 7], lambda store: store.workers(), id="workers"),
-    ],
-)
-def test_reply_with_a_number_in_place_of_text_is_a_storage_error(
-    reply: Any, ask: Callable[[StoreInStorage], object]
-) -> None:
-    with pytest.raises(StorageError, match="has the wrong shape: 7"):
+@pytest.mark.parametrize(("reply", "ask", "message"), WRONG.values(), ids=WRONG)
+def test_reply_of_the_wrong_shape_is_a_storage_error(reply: Any, ask: Ask, message: str) -> None:
+    with pytest.raises(StorageError, match=message):
         ask(StoreInStorage(Replying(reply), prefix=""))
 
 
