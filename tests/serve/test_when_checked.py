@@ -27,38 +27,21 @@ from support.doubles import RecordingStorage, raising
 from support.rates import RATES
 
 
-def login_required(function: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(function)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        if "Authorization" not in request.headers:
-            return "login required", 401
-        return function(*args, **kwargs)
+def ended_by(end: Callable[[], Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A decorator that ends a request without an ``Authorization``."""
 
-    return wrapped
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            return function(*args, **kwargs) if "Authorization" in request.headers else end()
 
+        return wrapped
 
-def aborting(function: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(function)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        return function(*args, **kwargs) if "Authorization" in request.headers else abort(401)
-
-    return wrapped
+    return decorate
 
 
-def failing(function: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(function)
-    def wrapped() -> Any:
-        raise RuntimeError("no database")
-
-    return wrapped
-
-
-def never_called(function: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(function)
-    def wrapped() -> Any:
-        return Response("from a cache")
-
-    return wrapped
+login_required, aborting = ended_by(lambda: ("login required", 401)), ended_by(lambda: abort(401))
+failing, never_called = ended_by(raising(RuntimeError)), ended_by(lambda: Response("from a cache"))
 
 
 OWN, SHARED = 1, [3600, 60]
