@@ -52,28 +52,19 @@ def test_copy_with_a_date_after_all_calendars_applies(own_server: Server, copy: 
     assert shop.statuses(2, "/open") == [403, 403]
 
 
-def test_worker_without_a_copy_logs_once_that_no_change_is_in_force(
-    own_server: Server, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("is_set", [False, True])
+def test_worker_without_a_copy_logs_once_that_no_change_is_in_force_and_what_to_do(
+    own_server: Server, copy: Path, caplog: pytest.LogCaptureFixture, is_set: bool
 ) -> None:
     worker(own_server, None).control.deny(CLIENT, lasting=True)
     own_server.stop()
 
-    shop = worker(own_server, None)
+    shop = worker(own_server, copy if is_set else None)
 
     assert shop.statuses(2, "/open") == [200, 200]
     (logged,) = [each for each in caplog.messages if "no bans, denials or other changes" in each]
-    assert "Set MULTILIMIT_CONTROL_COPY" in logged
-
-
-def test_worker_whose_copy_is_not_written_yet_is_not_told_to_set_one(
-    own_server: Server, copy: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    own_server.stop()
-
-    worker(own_server, copy)
-
-    (logged,) = [each for each in caplog.messages if "no bans, denials or other changes" in each]
-    assert logged.endswith(f"No worker has written a usable copy of them to {copy}")
+    written = f"No worker has written a usable copy of them to {copy}"
+    assert (written if is_set else "Set MULTILIMIT_CONTROL_COPY to a file") in logged
 
 
 def test_worker_that_started_from_the_copy_takes_newer_changes_after_the_outage(own_server: Server, copy: Path) -> None:
