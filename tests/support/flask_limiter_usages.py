@@ -17,8 +17,6 @@ def everyone() -> str:
     return "everyone"
 
 
-BOTH = ("GET", "POST")
-
 # Limits of one view
 
 
@@ -37,24 +35,6 @@ def with_a_name_for_its_parameter(s: Shop) -> None:
     s.limited("/other", limit_value="1 per second", error_message="slowly")
 
 
-@asked("/*3", whole)
-def with_a_message(s: Shop) -> None:
-    """Pages that tell their visitors in their language."""
-    s.limited("/", "2/hour", error_message="Zu viele Versuche.")
-
-
-@asked("/*3", whole)
-def with_a_message_that_is_made(s: Shop) -> None:
-    """Sites with translations: the message is a callable."""
-    s.limited("/", "2/hour", error_message=lambda: f"too many of {request.path}")
-
-
-@asked("/*2 POST/*3", whole)
-def each_method_by_itself(s: Shop) -> None:
-    """REST resources with one limit for each method."""
-    s.view("/", s.limiter.limit("2/minute", per_method=True), methods=BOTH)
-
-
 @asked("/*3 +40 /*2", whole)
 def several_keys_at_one_view(s: Shop) -> None:
     """A decorator that joins limits by address and by user, of several windows."""
@@ -64,26 +44,6 @@ def several_keys_at_one_view(s: Shop) -> None:
         s.limiter.limit("2/40second"),
         s.limiter.limit("9/day", key_func=by_client),
     )
-
-
-# Limits from elsewhere
-
-
-@asked("/@ann*3 /*2", whole)
-def without_limit_for_some(s: Shop) -> None:
-    """Services where a paying client has no limit: the callable returns nothing."""
-    s.limited("/", lambda: "" if by_client() == "ann" else "1/hour")
-
-
-# Shared limits
-
-
-@asked("/a/x*2 /b/x /a/y", whole)
-def shared_by_what_is_asked(s: Shop) -> None:
-    """A proxy that limits each host behind it: the scope is a callable."""
-    shared = s.limiter.shared_limit("2/hour", scope=lambda endpoint: request.path.rpartition("/")[2])
-    s.view("/a/<part>", shared)
-    s.view("/b/<part>", shared)
 
 
 # Default limits, and those of the app
@@ -151,18 +111,6 @@ def limited_after_it_was_registered(s: Shop) -> None:
     s.app.view_functions["view_of_index"] = s.limiter.limit("2/minute")(s.app.view_functions["view_of_index"])
 
 
-@asked("/a*2 /b*2", whole)
-def a_limited_function(s: Shop) -> None:
-    """Functions that are called by views, such as one that sends mail."""
-
-    @s.limiter.limit("1/minute")
-    def send() -> str:
-        return "sent"
-
-    s.app.get("/a", endpoint="a")(named("a", lambda: send()))
-    s.app.get("/b", endpoint="b")(named("b", lambda: send()))
-
-
 # What a refusal is
 
 
@@ -175,9 +123,6 @@ def when_to_come_again(s: Shop) -> None:
         return f"in {max(0, s.limiter.current_limit.reset_at - int(time.time()))} s", 429
 
     s.limited("/", "2/minute")
-
-
-# Settings
 
 
 # By hand

@@ -144,24 +144,9 @@ def limits_of_the_same_text(s: Shop) -> None:
     s.view("/", s.limiter.limit("4/minute"), s.limiter.limit("4/minute", error_message="no"))
 
 
-@asked("POST/*2 /*3", default_limits=["2/minute"])
-def methods(s: Shop) -> None:
-    s.view("/", s.limiter.limit("1/minute", methods=["post"]), methods=BOTH)
-
-
-@asked("OPTIONS/ HEAD/ /*2 OPTIONS/")
-def head_and_options(s: Shop) -> None:
-    s.limited("/", "2/minute")
-
-
 @asked("/?n=9 /?n=4 /?n=1")
 def a_cost_above_the_limit(s: Shop) -> None:
     s.limited("/", "4/minute", cost=lambda: int(request.args["n"]))
-
-
-@asked("/*2", lambda lib, each: f"{each.status} {each.mimetype} {'<p>1 per 1 day</p>' in each.text}")
-def body_of_a_refusal(s: Shop) -> None:
-    s.limited("/", "1/day")
 
 
 @asked("/*2", _text)
@@ -192,38 +177,6 @@ def async_views(s: Shop) -> None:
     @s.limiter.limit("1/minute")
     async def index() -> str:
         return "ok"
-
-
-@asked("/x*2 /y*2 /a/b*2")
-def scope(s: Shop) -> None:
-    s.limited("/<part>", "1/minute", scope=lambda _: request.view_args["part"])  # type: ignore[index]
-    s.limited("/a/b", "1/minute", scope="named")
-
-
-@asked("/", _text)
-def argument_of_a_scope_callable(s: Shop) -> None:
-    told: set[str] = set()
-
-    def part(endpoint: str) -> str:
-        told.add(endpoint)
-        return "a"
-
-    s.app.get("/", endpoint="index")(s.limiter.limit("1/minute", scope=part)(lambda: " ".join(sorted(told))))
-
-
-# Shared limits
-
-
-@asked("/a /b*2 /b?free")
-def shared_limits_of_one_scope(s: Shop) -> None:
-    s.view("/a", s.limiter.shared_limit("3/hour", "mail", cost=2))
-    s.view("/b", s.limiter.shared_limit("3/hour", "mail", exempt_when=_is_free))
-
-
-@asked("/a*2 POST/a*2 PUT/a*2")
-def shared_limits_of_several_methods(s: Shop) -> None:
-    mail = s.limiter.shared_limit("1/hour", "mail", per_method=True, error_message="no", methods=["GET", "POST"])
-    s.view("/a", mail, methods=(*BOTH, "PUT"))
 
 
 # Default limits
@@ -265,11 +218,6 @@ def default_limits_as_objects(lib: Library) -> str:
     return s.codes("/*2 /?free*2 POST/*2")
 
 
-@asked("/*2 /?limit=1/minute*2", default_limits=[lambda: request.args.get("limit", "")])
-def default_limits_that_depend_on_the_request(s: Shop) -> None:
-    s.view("/")
-
-
 @asked("/static/nothing.css*2 /files/a.css*2 /nowhere*2", default_limits=["1/minute"], application_limits=["1/minute"])
 def no_limits_for_static_files(s: Shop) -> None:
     s.app.add_url_rule("/files/<path:filename>", "files.static", lambda filename: filename)
@@ -304,11 +252,6 @@ def application_limits_before_the_view(s: Shop) -> None:
     s.view("/a", lambda view: lambda: ("no", 403), s.limiter.limit("10/minute"))
 
 
-@asked("/*3 /?suspect*2", application_limits=[lambda: "1/minute" if "suspect" in request.args else "2/minute"])
-def application_limits_by_request(s: Shop) -> None:
-    s.view("/")
-
-
 # Blueprints
 
 
@@ -339,15 +282,6 @@ def limits_of_a_blueprint_beside_the_default_ones(s: Shop) -> None:
     s.limiter.limit("2/hour", override_defaults=False)(child)
 
 
-def limits_of_a_parent_blueprint(lib: Library) -> str:
-    s = lib.shop()
-    parent, child = _nested(s)
-    s.limiter.limit("2/minute")(parent)
-    seen = s.codes("/p/a*3 /p/c/b*3")
-    s.limiter.limit("4/hour")(child)
-    return seen + " | " + s.codes("+61 /p/c/b*4")
-
-
 @asked("/p/c/b*3")
 def limits_of_a_blueprint_beside_those_of_its_parent(s: Shop) -> None:
     parent, child = _nested(s)
@@ -356,66 +290,7 @@ def limits_of_a_blueprint_beside_those_of_its_parent(s: Shop) -> None:
     s.limiter.limit("9/hour", override_defaults=False)(child)
 
 
-def exempt_blueprints(lib: Library) -> str:
-    seen = []
-    scope = lib.names.ExemptionScope
-    flags = (
-        None,
-        scope.DEFAULT,
-        scope.DEFAULT | scope.DESCENDENTS,
-        scope.APPLICATION | scope.DEFAULT,
-        scope.APPLICATION,
-    )
-    for each in flags:
-        s = lib.shop(default_limits=["1/minute"], application_limits=["3/minute"])
-        parent, _ = _nested(s)
-        s.limiter.exempt(parent) if each is None else s.limiter.exempt(parent, flags=each)
-        seen.append(s.codes("/p/a*4 +61 /p/c/b*4"))
-    return " | ".join(seen)
-
-
-@asked("/p/c/b*2 +61 /p/a*2", default_limits=["1/minute"])
-def exempt_nested_blueprint(s: Shop) -> None:
-    _, child = _nested(s)
-    s.limiter.exempt(child)
-
-
-@asked("/p/a*2 /p/c/b*2")
-def limited_blueprint_that_exempts_its_descendants(s: Shop) -> None:
-    parent, _ = _nested(s)
-    s.limiter.limit("1/minute")(parent)
-    s.limiter.exempt(parent, flags=s.lib.names.ExemptionScope.DEFAULT | s.lib.names.ExemptionScope.DESCENDENTS)
-
-
-@asked("/p/a*2 /p/c/b*3")
-def blueprint_exempt_from_parent_limits(s: Shop) -> None:
-    parent, child = _nested(s)
-    s.limiter.limit("1/minute")(parent)
-    s.limiter.exempt(child, flags=s.lib.names.ExemptionScope.ANCESTORS)
-
-
-def an_exempt_blueprint_with_limits(lib: Library) -> str:
-    seen = []
-    for flags in (None, lib.names.ExemptionScope.DEFAULT):
-        s = lib.shop(default_limits=["1/minute"])
-        parent, _ = _nested(s)
-        s.limiter.limit("2/minute")(parent)
-        s.limiter.exempt(parent) if flags is None else s.limiter.exempt(parent, flags=flags)
-        seen.append(s.codes("/p/a*3"))
-    return " | ".join(seen)
-
-
 # Exemptions of views
-
-
-def exempt_views(lib: Library) -> str:
-    seen = []
-    scope = lib.names.ExemptionScope
-    for flags in (None, scope.APPLICATION, scope.DEFAULT, scope.META):
-        s = lib.shop(default_limits=["1/minute"], application_limits=["2/minute"])
-        s.view("/", s.limiter.exempt if flags is None else s.limiter.exempt(flags=flags))
-        seen.append(s.codes("/*3"))
-    return " | ".join(seen)
 
 
 @asked("/above*2 /below*2")
@@ -445,11 +320,6 @@ def callable_that_reads_what_a_decorator_set(s: Shop) -> None:
         return found
 
     s.view("/", find, s.limiter.limit(lambda: g.limit))
-
-
-@asked("/?limit=2/minute*2 /?limit=3/minute*2")
-def callable_that_changes_the_count(s: Shop) -> None:
-    s.limited("/", lambda: request.args["limit"])
 
 
 @asked("/?limit=1/minute*2 /?limit=1/min /?limit=nonsense")
@@ -587,18 +457,6 @@ def with_statements_by_part(s: Shop) -> None:
             return "ok"
 
 
-@asked("/a /b")
-def with_statements_of_shared_limits(s: Shop) -> None:
-    mail = s.limiter.shared_limit("1/hour", "mail")
-
-    def send() -> str:
-        with mail:
-            return "sent"
-
-    s.app.get("/a", endpoint="a")(lambda: send())
-    s.app.get("/b", endpoint="b")(lambda: send())
-
-
 @asked("/*2")
 def limits_put_on_a_registered_view(s: Shop) -> None:
     s.limiter.limit("1/minute")(s.view("/"))
@@ -645,11 +503,6 @@ def deduct_when_of_limits_with_one_quota(s: Shop) -> None:
     good = s.limiter.limit("2/minute", deduct_when=lambda response: response.status_code == 200)
     bad = s.limiter.limit("2/minute", deduct_when=lambda response: response.status_code == 400)
     s.view("/", good, bad)
-
-
-@asked("/*3")
-def deduct_when_with_a_cost(s: Shop) -> None:
-    s.limited("/", "4/minute", cost=2, deduct_when=lambda response: True)
 
 
 @asked("/ / / /", _text)
@@ -923,11 +776,6 @@ def caching_of_a_refusal(s: Shop) -> None:
 def header_fields(s: Shop) -> None:
     s.limited("/", "2/minute; 9/hour")
     s.view("/app")
-
-
-@asked("/", _fields(*NAMES), headers_enabled=True)
-def header_fields_of_shared_limits(s: Shop) -> None:
-    s.view("/", s.limiter.shared_limit("9/minute", "x"), s.limiter.limit("20/hour"))
 
 
 def header_names(lib: Library) -> str:

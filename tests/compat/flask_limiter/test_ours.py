@@ -121,16 +121,6 @@ def test_limits_of_both_kinds_apply_to_one_view(limiter: Limiter, app: Flask) ->
     assert codes(app, 2, "/both") == [200, 429]
 
 
-def test_freeze_sets_the_clock_of_bridge_limits(limiter: Limiter, app: Flask) -> None:
-    app.get("/")(limiter.limit("1/hour")(named("v6")))
-
-    with testing.freeze(app) as clock:
-        seen = codes(app, 2)
-        clock.advance(3600)
-
-        assert seen + codes(app, 1) == [200, 429, 200]
-
-
 def test_bridge_limits_can_be_switched_off_in_tests(limiter: Limiter, app: Flask) -> None:
     app.get("/")(limiter.limit("1/hour")(named("v7")))
     with testing.enabled(app, False):
