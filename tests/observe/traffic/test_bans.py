@@ -36,15 +36,6 @@ def test_bans_are_in_force_until_they_end(send: Sender, reader: TrafficReader, k
     assert reader.bans().in_force() == {}
 
 
-def test_bans_outlive_the_process_in_which_they_began(keeper: Keeper) -> None:
-    for _ in range(3):
-        send = Sender(outbox_to(keeper, clock=lambda: keeper.now))
-        send(begun(keeper.now + 600))
-        del send
-
-    assert TrafficReader(keeper, PREFIX).bans().in_force() == {("login", "ip-ban"): 3}
-
-
 def test_long_ban_is_not_forgotten_after_a_short_one(send: Sender, reader: TrafficReader, keeper: Keeper) -> None:
     """A short ban that begins after a long one must not shorten its life."""
     lengths = [1, 3600, 3601, DAY, 5 * DAY, 31 * DAY, 400 * DAY]

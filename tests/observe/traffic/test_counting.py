@@ -30,19 +30,6 @@ def count(counter: Counter, event: Event) -> None:
     counter.count(event.endpoint, event.outcome, event.decided_by, event.decision, event.applied)
 
 
-def test_checks_are_counted_by_endpoint_outcome_and_decider(counter: Counter, event: Limiting) -> None:
-    for endpoint in ("a", "a", "a", "b"):
-        count(counter, event(endpoint))
-    count(counter, Event("b", "unanswered", "nobody", None, 0.1, 0.0, (), RuntimeError("away")))
-
-    assert counter.take().checks == {
-        Check("a", "allowed", "memory"): 1,
-        Check("a", "refused", "memory"): 2,
-        Check("b", "allowed", "memory"): 1,
-        Check("b", "unanswered", "nobody"): 1,
-    }
-
-
 def test_refusals_are_counted_by_decider_and_endpoint(counter: Counter, event: Limiting) -> None:
     """Even if the same rules refuse the same subject."""
     event("a")
@@ -72,12 +59,6 @@ def test_events_waiting_to_be_summed_are_bounded(counter: Counter, event: Limiti
     assert len(counter._labels) < counting.AT_ONCE
     assert len(counter._detailed) < counting.AT_ONCE
     assert sum(counter.take().checks.values()) == 6 * counting.AT_ONCE
-
-
-def test_subjects_are_counted_by_refusing_rule(counter: Counter, event: Limiting) -> None:
-    for subject in ("x", "x", "x", "y", "y"):
-        count(counter, event("a", subject=subject))
-    assert counter.take().refused == {Refused("a", "ip-3600s", "ip", "x"): 2, Refused("a", "ip-3600s", "ip", "y"): 1}
 
 
 def test_shadow_limit_counts_no_refused_subjects(counter: Counter, event: Limiting) -> None:
@@ -138,16 +119,6 @@ def test_queue_is_near_its_limit_when_few_of_its_places_are_left() -> None:
     hits = hits_for(rule, scope="a", subject="ip:")
 
     assert [bool(hits_near_limit(limiter.check(hits))) for _ in range(10)] == [False] * 8 + [True] * 2
-
-
-def test_refund_is_counted_only_as_a_refund(counter: Counter, event: Limiting) -> None:
-    decision = event("a", rules="1/hour").decision
-
-    count(counter, Event("a", "refunded", "memory", decision, 0.0, 0.0, (), None))
-
-    counts = counter.take()
-    assert counts.checks == {Check("a", "refunded", "memory"): 1}
-    assert counts.rules == {}
 
 
 def test_names_beyond_the_maximum_are_counted_together(

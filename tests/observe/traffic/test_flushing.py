@@ -5,7 +5,7 @@ import pytest
 from flask_multilimit.engine import StorageError
 from flask_multilimit.observe.traffic import Check, Counts, Refused, TrafficReader
 from flask_multilimit.observe.traffic.counting import MOST_SENT
-from flask_multilimit.observe.traffic.counts import BUCKET_SECONDS, LIVES_SECONDS, is_traffic
+from flask_multilimit.observe.traffic.counts import BUCKET_SECONDS, is_traffic
 from flask_multilimit.observe.traffic.flushing import MOST_WAITING, Outbox, as_stored
 from observe.traffic.conftest import PREFIX, Keeper, outbox_to
 from support.forks import forked
@@ -27,11 +27,6 @@ def test_a_flush_is_one_command(outbox: Outbox, keeper: Keeper) -> None:
     assert number == 1
     assert len(keys) == 3
     assert all(is_traffic(key) for key in keys)
-
-
-def test_nothing_is_sent_without_traffic(outbox: Outbox, keeper: Keeper) -> None:
-    assert outbox.send() is False
-    assert keeper.sent == []
 
 
 def test_traffic_waits_for_storage_and_keeps_its_time(outbox: Outbox, keeper: Keeper) -> None:
@@ -112,18 +107,6 @@ def test_storage_that_is_down_is_not_logged_by_traffic(keeper: Keeper, caplog: p
     outbox.send()
 
     assert caplog.records == []
-
-
-def test_buckets_are_dropped_after_their_lifetime(outbox: Outbox, keeper: Keeper) -> None:
-    outbox.put(some())
-    outbox.send()
-    ((_, _, keys),) = keeper.sent
-
-    keeper.now += LIVES_SECONDS - 1
-    assert all(keeper.tallies(keys).amounts)
-
-    keeper.now += 2
-    assert not any(keeper.tallies(keys).amounts)
 
 
 def test_forked_child_sends_only_its_own_counts(outbox: Outbox, keeper: Keeper) -> None:

@@ -99,13 +99,6 @@ def test_top_subject_has_the_span_of_its_latest_series(reader: TrafficReader, se
     assert (top.since, top.until) == (start + 300, start + 410)
 
 
-def test_series_are_zero_without_traffic(reader: TrafficReader) -> None:
-    recent = reader.read()
-    assert recent.checks() == (0,) * 360
-    assert recent.top_subjects() == []
-    assert not recent.total
-
-
 @pytest.mark.parametrize(("asked", "slices"), [(0, 1), (10, 1), (11, 2), (3600, 360), (10**6, 360)])
 def test_at_most_an_hour_is_read(reader: TrafficReader, keeper: Keeper, asked: float, slices: int) -> None:
     keeper.now = 1_700_000_009.0
