@@ -74,16 +74,17 @@ def width() -> int:
 
 
 def columns(
-    rows: Sequence[Sequence[str]], *, indent: int = 0, headings: Sequence[str] = (), whole: bool = False
+    rows: Sequence[Sequence[str | int]], *, indent: int = 0, headings: Sequence[str] = (), whole: bool = False
 ) -> list[str]:
-    """Aligned lines. If the screen is too narrow, the widest cells are wrapped, unless they must stay ``whole``."""
-    rows = [[visible(cell) for cell in row] for row in rows]
-    sizes = sizes_of([headings, *rows] if headings else rows, indent, whole=whole)
+    """Aligned lines; numbers are written as ``1,234``. If the screen is too narrow, the widest cells are wrapped,
+    unless they must stay ``whole``."""
+    cells = [[f"{cell:,}" if isinstance(cell, int) else visible(cell) for cell in row] for row in rows]
+    sizes = sizes_of([headings, *cells] if headings else cells, indent, whole=whole)
     lines = [style(line, dim=True) for line in aligned(headings, sizes, indent)] if headings else []
-    return lines + [line for row in rows for line in aligned(row, sizes, indent)]
+    return lines + [line for row in cells for line in aligned(row, sizes, indent)]
 
 
-def table(rows: Sequence[Sequence[str]], headings: Sequence[str]) -> list[str]:
+def table(rows: Sequence[Sequence[str | int]], headings: Sequence[str]) -> list[str]:
     """An empty line and aligned lines; nothing without rows."""
     return ["", *columns(rows, headings=headings)] if rows else []
 

@@ -32,7 +32,7 @@ from ..simulate.questions import arrivals_of, limits_of, replay_of, run, share_f
 from ..simulate.reading import STANDARD_INPUT, LogFile, Logs
 from ..simulate.recorded import FILES, folders_of, recordings_of
 from ..simulate.replay_plan import Replacements
-from ..simulate.report import Report, RuleReport
+from ..simulate.report import EndpointReport, Report, RuleReport
 from ..simulate.suggest import Choice, Gap, Suggestion, Traffic, declaration, suggest_for, toml, traffic_of, windows_of
 from ..simulate.suggest import command as command_to_try
 from . import C, command, current_gate, gathered, pairs_option, show
@@ -314,33 +314,28 @@ def _summary(report: Report) -> list[str]:
 
 
 def _endpoints(report: Report) -> list[str]:
-    rows = [
-        (
-            each.name,
-            f"{each.requests:,}",
-            share(each.refused, each.requests) if each.refused else "",
-            ", ".join(f"{status or 'unknown'}: {number:,}" for status, number in each.statuses.items()),
-            "; ".join(
-                filter(
-                    None,
-                    (
-                        "" if each.unlimited < each.requests else "without limits",
-                        f"{each.allowed:,} allowed by lists" if each.allowed else "",
-                        f"{each.denied:,} denied by lists" if each.denied else "",
-                        f"{each.shadowed:,} by shadows" if each.shadowed else "",
-                        f"{each.delayed:,} delayed" if each.delayed else "",
-                    ),
-                )
-            ),
-        )
-        for each in report.endpoints
-    ]
+    rows = []
+    for each in report.endpoints:
+        statuses = ", ".join(f"{status or 'unknown'}: {number:,}" for status, number in each.statuses.items())
+        refused = share(each.refused, each.requests) if each.refused else ""
+        rows.append((each.name, each.requests, refused, statuses, _remarks(each)))
     return console.table(rows, ("ENDPOINT", "REQUESTS", "REFUSED", "THEIR REAL STATUS", ""))
+
+
+def _remarks(endpoint: EndpointReport) -> str:
+    amounts = {
+        "allowed by lists": endpoint.allowed,
+        "denied by lists": endpoint.denied,
+        "by shadows": endpoint.shadowed,
+        "delayed": endpoint.delayed,
+    }
+    told = ["without limits"] if endpoint.unlimited == endpoint.requests else []
+    return "; ".join(told + [f"{amount:,} {what}" for what, amount in amounts.items() if amount])
 
 
 def _rules(report: Report) -> list[str]:
     rows = [
-        (rule.name, rule.limiter, rule.text, f"{rule.asked:,}", f"{rule.refused:,}", f"{rule.alone:,}", _remark(rule))
+        (rule.name, rule.limiter, rule.text, rule.asked, rule.refused, rule.alone, _remark(rule))
         for rule in report.rules
         if not rule.is_ban
     ]
@@ -349,11 +344,7 @@ def _rules(report: Report) -> list[str]:
 
 def _bans(report: Report) -> list[str]:
     rows = [
-        (
-            *(ban.name, ban.limiter, ban.text),
-            *(f"{each:,}" for each in (ban.begun, ban.clients, ban.refused)),
-            "shadow" if ban.shadow else "",
-        )
+        (ban.name, ban.limiter, ban.text, ban.begun, ban.clients, ban.refused, "shadow" if ban.shadow else "")
         for ban in report.bans
     ]
     return console.table(rows, ("BAN", "FROM", "", "BANS", "CLIENTS", "REFUSED MEANWHILE", ""))
@@ -370,7 +361,7 @@ def _worst(report: Report, zone: tzinfo) -> list[str]:
     rows = [
         (
             each.name,
-            f"{each.requests:,}",
+            each.requests,
             share(each.refused, each.requests),
             in_zone(each.first_refused, zone),
             duration(each.longest_lockout),
@@ -384,13 +375,10 @@ def _comparison(named: Sequence[tuple[str, Report]]) -> list[str]:
     """The reports side by side."""
     names, reports = zip(*named, strict=True)
     refused = {each.name: each.refused for each in reports[1].endpoints}
-    rows = [
-        (each.name, f"{each.requests:,}", f"{each.refused:,}", f"{refused.get(each.name, 0):,}")
-        for each in reports[0].endpoints
-    ]
+    rows = [(each.name, each.requests, each.refused, refused.get(each.name, 0)) for each in reports[0].endpoints]
     totals = [
-        ("all", f"{reports[0].requests:,}", *(share(each.refused, each.requests) for each in reports)),
-        ("clients refused", f"{reports[0].clients:,}", *(f"{each.clients_refused:,}" for each in reports)),
+        ("all", reports[0].requests, *(share(each.refused, each.requests) for each in reports)),
+        ("clients refused", reports[0].clients, *(each.clients_refused for each in reports)),
         ("longest lock-out", "", *(duration(each.longest_lockout) for each in reports)),
         ("share refused", "", *(percent(each.share_refused) for each in reports)),
     ]
@@ -484,10 +472,7 @@ def suggestion_lines(found: Suggestion, zone: tzinfo) -> list[str]:
     span = f"{in_zone(found.first, zone)} to {in_zone(found.last, zone)} {zone}"
     about = f"{found.requests:,} requests of {plural(found.subjects, 'subject')} ({found.type}) from {span}"
     lines = [*console.paragraph(about), ""]
-    rows = [
-        (each.in_words, *(f"{value:,}" for value in (each.p50, each.p90, each.p99, each.p999, each.max)))
-        for each in found.peaks
-    ]
+    rows = [(each.in_words, each.p50, each.p90, each.p99, each.p999, each.max) for each in found.peaks]
     if found.without_cost:
         left_out = plural(found.without_cost, "request")
         lines += [*console.paragraph(f"Left out: {left_out} without a cost in {found.cost_field}."), ""]
