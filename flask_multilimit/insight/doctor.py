@@ -76,7 +76,12 @@ def examine(gate: AppGate) -> Iterator[Finding]:
     except ConfigurationError as error:  # all other checks need the limits
         yield Finding("declarations", "wrong", str(error), "Correct the declaration. Until then, requests fail.")
         return
-    yield from _examine_app(gate, endpoints)
+    yield from _unknown_names(gate)
+    yield from _declarations(gate, endpoints)
+    yield from _hidden(gate, endpoints)
+    yield from _lists(gate)
+    yield from _addresses(gate)
+    yield from _users(gate)
     yield _examine_traffic(gate)
     yield from _examine_control(gate)
     yield from _examine_storage(gate, endpoints)
@@ -107,15 +112,6 @@ PROXY_HINTS = {
     "FORWARDED_ALLOW_IPS": "a server that is told to trust a proxy",
 }
 """Environment variables that suggest a proxy in front of the app."""
-
-
-def _examine_app(gate: AppGate, endpoints: list[Place]) -> Iterator[Finding]:
-    yield from _unknown_names(gate)
-    yield from _declarations(gate, endpoints)
-    yield from _hidden(gate, endpoints)
-    yield from _lists(gate)
-    yield from _addresses(gate)
-    yield from _users(gate)
 
 
 def _unknown_names(gate: AppGate) -> Iterator[Finding]:

@@ -23,7 +23,7 @@ from ..observe.traffic.counts import is_traffic
 from ..serve.gate import AppGate
 from .clients import is_own
 from .health import storage_state
-from .limits import ListedLimiter, RuleFields, limiters_of
+from .limits import ListedLimiter, RuleFields, limiters_of, rule_fields
 from .text import shown_subject
 from .values import Described
 
@@ -126,7 +126,7 @@ def _key_of(stored: StoredKey, used: int | None, rule: Rule | None) -> Key:
     if rule is None:
         return Key(stored.key, stored.ttl, used, None, None)
     quota = rule.quota.count if isinstance(rule, BanRule) else rule.quota.full
-    return Key(stored.key, stored.ttl, used, quota, RuleFields.of(rule))
+    return Key(stored.key, stored.ttl, used, quota, RuleFields(**rule_fields(rule)))
 
 
 def slots_in_use(gate: AppGate) -> list[SlotsInUse]:

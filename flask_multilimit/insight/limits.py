@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Literal, NamedTuple, get_args
 
 from ..control.entries import Override
 from ..declare.subjects import parts_of
-from ..engine import Ban, Calendar, Rule
+from ..engine import Calendar, Rule
 from ..engine.periods import Period
 from ..engine.storage.layers.fallback import has_share
 from ..plan.endpoint import Plan, PlannedLimiter
@@ -54,13 +55,6 @@ class RuleFields(Described):
     timezone: str | None
     anchor: int | str | None
 
-    @classmethod
-    def of(cls, rule: Rule) -> RuleFields:
-        if isinstance(rule, Calendar):
-            return cls(rule.count, None, rule.algorithm, None, None, None, rule.period, rule.timezone, rule.anchor)
-        fields = rule.count, rule.time, rule.algorithm, rule.burst, rule.max_delay, rule.lease
-        return cls(*fields, None, None, None)
-
 
 @dataclass(frozen=True, slots=True)
 class BanFields(Described):
@@ -71,10 +65,6 @@ class BanFields(Described):
     time: float
     factor: float
     most: float
-
-    @classmethod
-    def of(cls, ban: Ban) -> BanFields:
-        return cls(ban.after, ban.within, ban.time, ban.factor, ban.most)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,7 +194,7 @@ def _rows(endpoint: str, listed: ListedLimiter, memory: TrafficMemory | None) ->
             shadow=declared.shadow,
             cost=None if callable(declared.cost) else declared.cost,
             wait=declared.wait,
-            ban=None if declared.ban is None else BanFields.of(declared.ban),
+            ban=None if declared.ban is None else BanFields(*attrgetter(*BanFields.__slots__)(declared.ban)),
             charge_when=declared.charge_when is not None,
             exempt_when=declared.exempt_when is not None,
             reserve=declared.reserve is not None,
@@ -217,8 +207,8 @@ def _rows(endpoint: str, listed: ListedLimiter, memory: TrafficMemory | None) ->
 
 def rule_fields(rule: Rule | None) -> dict[str, Any]:
     """The fields of :class:`RuleFields`, ``None`` for a rule that is not known."""
-    found = None if rule is None else RuleFields.of(rule)
-    return {name: getattr(found, name, None) for name in RuleFields.__slots__}
+    found = {name: getattr(rule, name, None) for name in RuleFields.__slots__}
+    return found | {"time": None, "per": rule.period} if isinstance(rule, Calendar) else found
 
 
 def _change_of(planned: PlannedLimiter, rule: Rule | None) -> tuple[bool, str | None]:

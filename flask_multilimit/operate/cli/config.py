@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 
@@ -26,15 +26,6 @@ ENVIRONMENT = "FLASK_"
 """The prefix that ``app.config.from_prefixed_env()`` reads."""
 
 
-class Setting(NamedTuple):
-    """One setting in force."""
-
-    name: str
-    value: str
-    source: str
-    """Where it comes from."""
-
-
 @command("config", short_help="Show the settings in force, and where each comes from.")
 def config_command() -> None:
     """Show the settings in force, and where each comes from. Passwords are hidden."""
@@ -42,20 +33,21 @@ def config_command() -> None:
     found = [_setting(gate, field) for field in type(gate.settings).model_fields]
     show(
         lambda: console.columns(found, headings=("SETTING", "VALUE", "FROM")),
-        settings=[setting._asdict() for setting in found],
+        settings=[{"name": name, "value": value, "source": source} for name, value, source in found],
     )
 
 
-def _setting(gate: AppGate, field: str) -> Setting:
+def _setting(gate: AppGate, field: str) -> tuple[str, str, str]:
+    """The name and the value of a setting, and where this comes from."""
     settings, storage = gate.settings, gate.given_storage
     name, value, source = PREFIX + field.upper(), getattr(settings, field), "default"
     if field == "storage_uri" and storage is not None:
         shown = redacted(storage) if isinstance(storage, str) else f"a {type(storage).__name__}"
-        return Setting(name, shown, "MultiLimit(storage=...)")
+        return name, shown, "MultiLimit(storage=...)"
     if field in settings.model_fields_set:
         source = f"environment ({ENVIRONMENT}{name})" if ENVIRONMENT + name in os.environ else "app.config"
     shown = redacted(value) if field == "storage_uri" else brief(value)
-    return Setting(name, shown, source)
+    return name, shown, source
 
 
 @command("doctor", short_help="Find problems, and say how to fix them.")
