@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 from flask import Flask, request
 
-from flask_multilimit import IP, USER, Ban, Calendar, ConfigurationError, MultiLimit, Rule, rate_limiter
+from flask_multilimit import DEFAULT, IP, USER, Ban, Calendar, ConfigurationError, MultiLimit, Rule, rate_limiter
 from flask_multilimit.testing import freeze
 from flask_multilimit.usage import Usage
 from support.asking import read_list
@@ -50,7 +50,8 @@ def random_rule(draw: Random, seconds: int) -> Rule:
 def random_limiter(draw: Random, name: str) -> Any:
     rules = [random_rule(draw, seconds) for seconds in draw.sample((1, 2, 10, 60), 2)]
     options = {**draw.choice(OPTIONS), "name": name, "scope": name}  # no two share a quota, or a name in header fields
-    return rate_limiter(type=draw.choice((IP, USER, (USER, IP))), rules=rules, **options)
+    types = (IP, USER, (USER, IP)) if "ban" in options else (IP, USER, (USER, IP), DEFAULT)
+    return rate_limiter(type=draw.choice(types), rules=rules, **options)
 
 
 def random_app(draw: Random) -> tuple[Flask, MultiLimit]:
@@ -99,12 +100,13 @@ def test_support_customers_and_the_next_request_learn_the_same(seed: int) -> Non
             asked: dict[str, Any] = {"environ_base": {"REMOTE_ADDR": client.ip}}
             asked["headers"] = {"X-User": client.user, "X-Status": draw.choice(("200", "401"))}
             place = {**client.named, "endpoint": endpoint, "method": method}
-            told = multilimit.standing(**place)
+            told, everywhere = multilimit.standing(**place), multilimit.standing(**client.named)
 
             response = browser.open(f"/{endpoint}", method=method, **asked)
 
             passed = response.status_code in {200, 401}
             assert told.allowed in {passed, None}
+            assert passed or everywhere.allowed is False
             if not passed and told.retry_after and "-ban" not in response.text:
                 assert response.headers["Retry-After"] == str(math.ceil(told.retry_after))
             page: Any = browser.get("/rate_limit", **asked).json  # a refusal, for a client that is denied
