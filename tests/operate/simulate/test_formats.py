@@ -133,18 +133,6 @@ def test_duration_and_beginning_of_a_request_are_read(text: str, line: str, bega
     assert (request.at - AT, request.took) == (began * 1_000_000, 1_500_000)
 
 
-def test_duration_in_json_may_be_text() -> None:
-    for took in ("0.250", 0.25):
-        request = request_in(json.dumps({**PLAIN, "request_time": took}), "json")
-        assert (request.at, request.took) == (AT - 250_000, 250_000)
-
-
-def test_line_of_old_caddy_has_the_address_of_the_peer() -> None:
-    asked = {name: value for name, value in CADDY["request"].items() if name != "client_ip"}  # type: ignore[attr-defined]
-    request = request_in(json.dumps({**CADDY, "request": asked}), "caddy")
-    assert request.address == "10.0.0.1"
-
-
 @pytest.mark.parametrize("text", ["-", "", "1e3", "-1", "nan"])
 def test_invalid_duration_is_ignored(text: str) -> None:
     request = request_in(
@@ -259,11 +247,6 @@ def test_host_that_was_not_sent_is_empty() -> None:
     assert request.host == ""
 
 
-def test_duration_of_more_than_a_day_in_json_is_not_in_seconds() -> None:
-    request = request_in(json.dumps({**PLAIN, "request_time": 250_000.0}), "json")
-    assert (request.at, request.took) == (AT, None)
-
-
 @pytest.mark.parametrize(
     ("logged", "read"),
     [("%{Key}C %{Key}i", {"Key": "2", "cookie_key": "1"}), ("%{Key}i %{Key}o", {"Key": "1"})],
@@ -274,52 +257,49 @@ def test_header_field_is_told_from_others_of_its_name(logged: str, read: dict[st
     assert request_in(line, f'%h %t "%r" {logged}', *read).fields == read
 
 
-def test_fields_of_logstash_are_read() -> None:
-    line = {"@timestamp": "2026-11-22T03:19:27Z", "verb": "GET", "request": "/items?page=2", "clientip": "203.0.113.7"}
-    assert read(json.dumps(line), "json") == LoggedRequest(AT, "GET", "/items?page=2", "203.0.113.7")
+TIME = {"time": AT // 1_000_000}
+BY_CADDY: dict[str, Any] = CADDY["request"]  # type: ignore[assignment]
+JSON: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "duration": ("json", {**PLAIN, "request_time": 0.25}, {"at": AT - 250_000, "took": 250_000}),
+    "duration as text": ("json", {**PLAIN, "request_time": "0.250"}, {"at": AT - 250_000, "took": 250_000}),
+    "more than a day is not in seconds": ("json", {**PLAIN, "request_time": 250_000.0}, {"at": AT, "took": None}),
+    "number with a fraction of zero": (
+        *("json", {"time": AT / 1_000_000, "method": "GET", "path": "/", "status": 429.0, "user": 42.0, "cost": 7.0}),
+        {"at": AT, "status": 429, "user": "42", "fields": {"cost": "7"}},
+    ),
+    "nan": ("json", {**TIME, "method": "GET", "path": "/", "user": float("nan")}, {"user": None}),
+    "Logstash": (
+        *("json", {"@timestamp": "2026-11-22T03:19:27Z", "verb": "GET", "request": "/a?b=2", "clientip": "::1"}),
+        {"at": AT, "method": "GET", "target": "/a?b=2", "address": "::1"},
+    ),
+    "Logstash with a url": ("json", {**TIME, "verb": "GET", "request": "/a?b=1", "url": "/a"}, {"target": "/a"}),
+    "method and whole request": (
+        *("json", {**TIME, "request_method": "GET", "request": "GET /items?page=2 HTTP/1.1"}),
+        {"method": "GET", "target": "/items?page=2"},
+    ),
+    "objects in place of texts": (
+        *("json", {**TIME, "method": "GET", "url": "/items", "request": {"id": 7}, "user": {"id": 8}}),
+        {"target": "/items", "user": None},
+    ),
+    "peer of an old Caddy": ("caddy", {**CADDY, "request": BY_CADDY | {"client_ip": None}}, {"address": "10.0.0.1"}),
+    "header field without values": (
+        *("caddy", {**CADDY, "request": BY_CADDY | {"headers": {"X-Api-Key": []}}}),
+        {"fields": {"request.tls.server_name": "sni.example"}},
+    ),
+    "header field and path": (
+        "caddy",
+        CADDY,
+        {"fields": {"x-api-key": "k1", "request.tls.server_name": "sni.example"}},
+    ),
+    "header field of Traefik": ("traefik", TRAEFIK, {"fields": {"x-api-key": "k1"}}),
+    "header field of nginx": ("json", PLAIN, {"fields": {"x-api-key": "k1"}}),
+}
 
 
-def test_target_that_logstash_calls_request_may_stand_beside_a_url() -> None:
-    line = {"timestamp": "22/Nov/2026:03:19:27 +0000", "verb": "GET", "request": "/a?b=1", "url": "/a"}
-    assert request_in(json.dumps(line), "json").target == "/a"
-
-
-def test_numbers_in_json_mean_the_same_with_a_fraction_of_zero() -> None:
-    line = {"time": float(AT // 1_000_000), "method": "GET", "path": "/", "status": 429.0, "user": 42.0, "cost": 7.0}
-    found = request_in(json.dumps(line), "json", "cost")
-    assert (found.at, found.status, found.user, found.fields) == (AT, 429, "42", {"cost": "7"})
-
-
-def test_nan_in_json_is_a_missing_value() -> None:
-    line = {"time": AT // 1_000_000, "method": "GET", "path": "/", "user": float("nan"), "ip": "203.0.113.7"}
-    assert request_in(json.dumps(line), "json").user is None
-
-
-def test_line_of_json_may_have_the_whole_request_beside_its_method() -> None:
-    line = {"msec": AT / 1_000_000, "request_method": "GET", "request": "GET /items?page=2 HTTP/1.1", "client": "::1"}
-    assert read(json.dumps(line), "json") == LoggedRequest(AT, "GET", "/items?page=2", "::1")
-
-
-def test_object_in_place_of_a_text_in_json_is_ignored() -> None:
-    line = {"time": "2026-11-22T03:19:27Z", "method": "GET", "url": "/items", "request": {"id": 7}, "user": {"id": 8}}
-    assert read(json.dumps(line), "json") == LoggedRequest(AT, "GET", "/items")
-
-
-def test_header_field_without_values_in_json_is_missing() -> None:
-    asked: dict[str, Any] = {**CADDY["request"], "headers": {"X-Api-Key": []}}  # type: ignore[dict-item]
-    request = request_in(json.dumps({**CADDY, "request": asked}), "caddy", "X-Api-Key")
-    assert request.fields == {}
-
-
-@pytest.mark.parametrize("name", ["caddy", "traefik", "json"])
-def test_header_fields_in_json_are_read(name: str) -> None:
-    request = request_in(LINES[name][0], name, "x-api-key", "X-Missing")
-    assert request.fields == {"x-api-key": "k1"}
-
-
-def test_field_may_be_a_path_into_json() -> None:
-    request = request_in(json.dumps(CADDY), "caddy", "request.tls.server_name")
-    assert request.fields == {"request.tls.server_name": "sni.example"}
+@pytest.mark.parametrize(("name", "line", "expected"), JSON.values(), ids=JSON)
+def test_values_in_json_are_read(name: str, line: dict[str, Any], expected: dict[str, Any]) -> None:
+    found = request_in(json.dumps(line), name, "x-api-key", "X-Missing", "cost", "request.tls.server_name")
+    assert {field: getattr(found, field) for field in expected} == expected
 
 
 def test_custom_regular_expression_is_read() -> None:
