@@ -75,23 +75,22 @@ def test_override_does_not_change_the_declared_limits(on_server: str) -> None:
     until(lambda: "version 1; limits as in this checkout: yes" in line(shop_on(on_server)))
 
 
-def test_ended_worker_is_not_listed_also_if_the_clock_was_put_back(on_server: str, redis_client: redis.Redis) -> None:
-    client: Any = redis_client
-    now = client.time()[0]
-    seen = {"host:1 3 aa": now - 21, "host:2 4 bb": now, "host:3 5 cc": now + 3600}
-    client.zadd("rate_limit:{control}:workers", seen)
-
-    assert line(shop_on(on_server)) == "1 of 1 worker at version 4; limits as in this checkout: only 0"
-
-
-def test_worker_is_counted_once_if_a_snapshot_has_an_older_announcement_of_it(
-    on_server: str, redis_client: redis.Redis
+@pytest.mark.parametrize(
+    ("announced", "told"),
+    [
+        ({"host:1 3 aa": -21, "host:2 4 bb": 0, "host:3 5 cc": 3600}, "1 of 1 worker at version 4"),
+        ({"host:1 3 aa": -2, "host:1 10 aa": 0, "host:2 10 aa": 0}, "2 of 2 workers at version 10"),
+    ],
+    ids=["ended, also if the clock was put back", "a snapshot has an older announcement"],
+)
+def test_each_worker_that_has_not_ended_is_listed_once(
+    on_server: str, redis_client: redis.Redis, announced: dict[str, int], told: str
 ) -> None:
     client: Any = redis_client
     now = client.time()[0]
-    client.zadd("rate_limit:{control}:workers", {"host:1 3 aa": now - 2, "host:1 10 aa": now, "host:2 10 aa": now})
+    client.zadd("rate_limit:{control}:workers", {name: now + seconds for name, seconds in announced.items()})
 
-    assert line(shop_on(on_server)) == "2 of 2 workers at version 10; limits as in this checkout: only 0"
+    assert line(shop_on(on_server)) == f"{told}; limits as in this checkout: only 0"
 
 
 @pytest.mark.parametrize(

@@ -227,13 +227,6 @@ def test_check_shows_the_refusing_rule_and_its_wait(on_server: Command, shop: Fl
     }
 
 
-def test_check_charges_nothing(on_server: Command, shop: FlaskClient) -> None:
-    for _ in range(2):
-        (answer,) = on_server("check", "update", "--ip", "203.0.113.7", "--json").json["requests"]
-        assert [rule["remaining"] for rule in answer["rules"]] == [5000, 3, 10, 1000]
-    assert call(shop, "/update", 3) == [200, 200, 200]
-
-
 def test_check_names_limits_whose_subject_is_not_given(on_server: Command) -> None:
     run = on_server("check", "api.search", "--ip", "203.0.113.7")
     assert "would pass, as far as checked" in run.out
@@ -260,12 +253,6 @@ def test_check_finds_quotas_of_combined_types_and_names_rules_that_depend_on_the
     assert "ann + 203.0.113.7" in run.out
     assert "a request would pass, as far as checked" in run.out
     assert "Not checked, because they depend on the request: the rules of api_key." in run.out
-
-
-def test_check_finds_quota_of_anonymous_users(on_server: Command, shop: FlaskClient) -> None:
-    call(shop, "/api/items")
-    answer = on_server("check", "api.items", "--subject", "anonymous:203.0.113.7", "--json").json["requests"][0]
-    assert {rule["name"]: rule["remaining"] for rule in answer["rules"]}["user-3600s"] == 9
 
 
 def test_check_says_when_a_view_has_no_limits(on_server: Command) -> None:

@@ -77,11 +77,6 @@ class TestResetInTheHistory:
             ("reset", "203.0.113.7 at login (POST)", "ann", "a mistake"),
         ]
 
-    def test_author_is_the_system_user_by_default(self, on_server: Command, shop: FlaskClient) -> None:
-        shop.get("/api/items", headers={"X-User": "ann"})
-        on_server("reset", "api.items", "--user", "ann", "--yes")
-        assert self.history(on_server) == [("reset", "user:ann at api.items", user_name(), "")]
-
     @pytest.mark.parametrize("arguments", [("--dry-run",), ("--yes",)], ids=["dry run", "nothing used"])
     def test_history_is_empty_when_nothing_was_reset(
         self, on_server: Command, shop: FlaskClient, arguments: tuple[str, ...]
@@ -105,7 +100,9 @@ class TestResetInTheHistory:
         assert (run.code, run.out) == (0, "Reset: ip-20s, ip-3600s.\n")
         assert "Reset, but the history does not show it: the control document is not JSON" in run.err
 
-    def test_invalid_unicode_of_a_subject_is_escaped(self, on_server: Command, shop: FlaskClient) -> None:
+    def test_author_is_the_system_user_by_default_and_invalid_unicode_of_a_subject_is_escaped(
+        self, on_server: Command, shop: FlaskClient
+    ) -> None:
         assert shop.get("/api/items", environ_overrides={"HTTP_X_USER": "\udc80"}).status_code == 200
         on_server("reset", "api.items", "--user", "\udc80", "--yes")
         assert self.history(on_server) == [("reset", "user:\\udc80 at api.items", user_name(), "")]

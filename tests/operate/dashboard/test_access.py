@@ -20,9 +20,9 @@ from .forms import send
 from .test_changes import RULE, confirm
 
 
-def test_authorized_visitors_see_the_page_with_their_name(app: Flask) -> None:
-    for name in ("ada", "bob"):
-        answer = browser_of(name, app).get(ROOT)
+def test_authorized_visitors_see_the_page_with_their_name_and_are_not_throttled(basic_auth_app: Flask) -> None:
+    for name in ("ada", "bob") * 12:
+        answer = browser_of(name, basic_auth_app).get(ROOT)
         assert (answer.status_code, f">{name}<" in answer.text) == (200, True)
 
 
@@ -321,10 +321,6 @@ def test_concurrent_guesses_call_authorize_ten_times() -> None:
     assert len(asked) == 10
 
 
-def test_authorized_visits_are_not_throttled(basic_auth_app: Flask) -> None:
-    assert [browser_of("ada", basic_auth_app).get(ROOT).status_code for _ in range(15)] == [200] * 15
-
-
 def test_known_browser_works_while_others_guess_from_its_address(basic_auth_app: Flask) -> None:
     ada = browser_of("ada", basic_auth_app)
     page = confirm(ada, **RULE)
@@ -333,12 +329,6 @@ def test_known_browser_works_while_others_guess_from_its_address(basic_auth_app:
         guess(basic_auth_app)
 
     assert send(ada, lists, ending="/undo").status_code == 303
-
-
-def test_guesses_with_a_browser_cookie_are_throttled(basic_auth_app: Flask) -> None:
-    ada = browser_of("ada", basic_auth_app)
-    ada.get(ROOT)
-    assert [ada.get(ROOT, auth=("ada", "wrong")).status_code for _ in range(12)] == [401] * 10 + [429] * 2
 
 
 def test_guesses_with_new_cookies_are_throttled_together(basic_auth_app: Flask) -> None:

@@ -2,8 +2,6 @@
 
 import gzip
 import io
-import random
-from contextlib import suppress
 from datetime import datetime, timezone
 
 import pytest
@@ -134,15 +132,3 @@ def test_file_name_of_an_upload_is_never_opened(app: Flask, name: str) -> None:
     with app.test_request_context(f"{ROOT}what-if"):
         answer = of_upload(WhatIfForm(), FileStorage(io.BytesIO("\n".join(TRAFFIC).encode()), name))
     assert (answer.source, answer.requests) == (name, len(TRAFFIC))
-
-
-@pytest.mark.parametrize("seed", range(30))
-def test_damaged_log_is_read_or_a_configuration_error(app: Flask, seed: int) -> None:
-    rng = random.Random(seed)
-    content = bytearray("".join(f"{each}\n" for each in TRAFFIC).encode())
-    for _ in range(rng.randrange(300)):
-        content[rng.randrange(len(content))] = rng.randrange(256)
-
-    with app.test_request_context(f"{ROOT}what-if"), suppress(ConfigurationError):
-        answer = of_upload(WhatIfForm(), FileStorage(io.BytesIO(bytes(content)), "access.log"))
-        assert answer.requests <= len(TRAFFIC)
