@@ -145,11 +145,7 @@ def expression(text: str) -> MakeReader:
     def reader(zone: tzinfo, wanted: Iterable[str]) -> Read:
         known = {field_name(name): name for name in wanted}
         fields = {group: known[field_name(group)] for group in groups if field_name(group) in known}
-        flags = re.match(r"\(\?[aiLmsux]+\)", text)  # they apply to all of it, and must come first
-        begin = flags.end() if flags else 0
-        end = "\n" if own.flags & re.VERBOSE else ""  # a comment may be last
-        pattern = f"{text[:begin]}(?:{text[begin:]}{end}){_empty_groups(groups)}"
-        return _reader(re.compile(pattern), fields, maker(zone))
+        return _reader(own, fields, maker(zone))
 
     return reader
 
@@ -197,7 +193,7 @@ def _pattern(
             fields[f"field_{number}"] = wanted[each.name]
             content = f"(?P<field_{number}>{content})"
         found += re.escape(each.before) + content
-    return re.compile(found + re.escape(end) + ("" if open_end else r"\Z") + _empty_groups(taken)), fields
+    return re.compile(found + re.escape(end) + ("" if open_end else r"\Z")), fields
 
 
 def _content(variables: Sequence[Variable], end: str, number: int) -> str:
@@ -221,25 +217,21 @@ def _end_marker(text: str) -> str:
     return re.escape(next((character for character in text if character != " "), " "))
 
 
-def _empty_groups(taken: Iterable[str]) -> str:
-    """Groups that match nothing, for the roles that a format does not have."""
-    return "".join(f"(?P<{role}>)" for role in ROLES if role not in taken)
-
-
 def _reader(pattern: re.Pattern[str], fields: Mapping[str, str], make: Make) -> Read:
-    matches, roles = pattern.match, itemgetter(*(pattern.groupindex[role] - 1 for role in ROLES))
+    # The last of the texts, which is empty, stands for the roles that a format does not have.
+    matches, roles = pattern.match, itemgetter(*(pattern.groupindex.get(role, 0) - 1 for role in ROLES))
 
     def read(line: str) -> LoggedRequest | None:
         match = matches(line)
         if match is None:
             return None
-        found = roles(match.groups(""))
+        found = roles((*match.groups(""), ""))
         if "\\" in line:
             found = map(unescaped, found)
         further = NO_FIELDS
         if fields:
             further = {name: unescaped(match[group]) for group, name in fields.items() if match[group] not in MISSING}
-        return make(*found, further)
+        return make(found, further)
 
     return read
 
@@ -279,7 +271,7 @@ class JsonFormat:
                 found["request"], found["target"] = "", found["target"] or found["request"]
             if not (found["request"] or (found["method"] and found["target"])):
                 return None
-            return make(**found, fields=_fields(entry, self.headers.split("."), wanted) if wanted else NO_FIELDS)
+            return make(found.values(), _fields(entry, self.headers.split("."), wanted) if wanted else NO_FIELDS)
 
         return read
 

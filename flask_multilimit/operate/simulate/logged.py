@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone, tzinfo
 from functools import lru_cache
@@ -109,9 +109,9 @@ Role = Literal["at", "address", "user", "request", "method", "target", "path", "
 """What a field of a log says about a request."""
 ROLES: tuple[Role, ...] = get_args(Role)
 
-Make = Callable[..., "LoggedRequest | None"]
-"""Makes a request of the texts of all :data:`ROLES`, in their order or by name, and the further fields; ``None`` if its
-time is none."""
+Make = Callable[[Iterable[str], Mapping[str, str]], "LoggedRequest | None"]
+"""Makes a request of the texts of all :data:`ROLES`, in their order, and the further fields; ``None`` if its time is
+none."""
 
 
 def maker(zone: tzinfo, *, at_end: bool = True, unit: float = MICROSECONDS, no_query: str = "") -> Make:
@@ -123,20 +123,8 @@ def maker(zone: tzinfo, *, at_end: bool = True, unit: float = MICROSECONDS, no_q
     """
     instant, new = Times(zone).__call__, tuple.__new__  # as fast as can be: a log has millions of lines
 
-    def make(
-        at: str,
-        address: str,
-        user: str,
-        request: str,
-        method: str,
-        target: str,
-        path: str,
-        query: str,
-        status: str,
-        host: str,
-        took: str,
-        fields: Mapping[str, str],
-    ) -> LoggedRequest | None:
+    def make(texts: Iterable[str], fields: Mapping[str, str]) -> LoggedRequest | None:
+        at, address, user, request, method, target, path, query, status, host, took = texts
         try:
             arrived = instant(at)
         except (ValueError, OverflowError):
