@@ -229,40 +229,6 @@ class Now(Described):
 # Read
 
 
-class RollingSeries:
-    """Amounts by name in each slice of the last hour."""
-
-    def __init__(self) -> None:
-        self._rings: dict[tuple[str, ...], array[int]] = {}
-        self._names: list[list[tuple[str, ...]]] = [[] for _ in range(SLICES)]
-
-    def put(self, bucket: int, amounts: Mapping[tuple[str, ...], int]) -> None:
-        """Let ``amounts`` replace what was known about this bucket and the one an hour before it."""
-        place = bucket % SLICES
-        before, self._names[place] = self._names[place], list(amounts)
-        for name in before:
-            self._rings[name][place] = 0
-        for name, amount in amounts.items():
-            if name not in self._rings:
-                self._rings[name] = array("Q", bytes(8 * SLICES))
-            self._rings[name][place] = amount
-        for name in before:
-            if not any(self._rings[name]):
-                del self._rings[name]
-
-    def series(self, name: tuple[str, ...], last: int, slices: int) -> Sequence[int]:
-        """One amount per slice, the oldest first, up to the bucket ``last``."""
-        ring = self._rings.get(name)
-        if ring is None:
-            return (0,) * slices
-        split = (last + 1) % SLICES
-        return (ring[split:] + ring[:split])[SLICES - slices :]
-
-    def names(self) -> Iterable[tuple[str, ...]]:
-        """The names of all amounts that are not 0."""
-        return self._rings
-
-
 class RefusalSeries(NamedTuple):
     """Refusals without a pause of more than a minute."""
 
@@ -349,7 +315,10 @@ class TrafficMemory:
         self._reader = reader
         self._clock = clock
         self._lock = RLock()
-        self._rolling = RollingSeries()
+        self._rings: dict[tuple[str, ...], array[int]] = {}
+        """An amount for each slice of an hour, by name, if one of them is not 0."""
+        self._names: list[list[tuple[str, ...]]] = [[] for _ in range(SLICES)]
+        """The names of the amounts in each slice."""
         self._known: dict[int, bool] = {}
         """The buckets that were read, and whether they change no more."""
         self._with_checks: set[int] = set()
@@ -392,10 +361,15 @@ class TrafficMemory:
 
     def series(self, *name: str, slices: int = SLICES) -> Sequence[int]:
         """One amount per slice of ten seconds, the oldest first. The last slice is not over yet."""
-        return self._rolling.series(name, self.last, slices)
+        ring = self._rings.get(name)
+        if ring is None:
+            return (0,) * slices
+        split = (self.last + 1) % SLICES
+        return (ring[split:] + ring[:split])[SLICES - slices :]
 
     def names(self) -> Iterable[tuple[str, ...]]:
-        return self._rolling.names()
+        """The names of all amounts that are not 0."""
+        return self._rings
 
     def rate(self, *name: str) -> float:
         """The rate per second over about the last minute, or since the first check of the hour."""
@@ -431,11 +405,25 @@ class TrafficMemory:
         self._first = self.refusals.first_in(min(self._with_checks, default=last), [ANYBODY])
 
     def _store(self, bucket: int, counts: Counts) -> None:
-        self._rolling.put(bucket, _amounts_of(counts))
+        self._put(bucket, _amounts_of(counts))
         self.refusals.slices[bucket] = counts.refused
         self._with_checks.discard(bucket)
         if counts.checks:
             self._with_checks.add(bucket)
+
+    def _put(self, bucket: int, amounts: Mapping[tuple[str, ...], int]) -> None:
+        """Let ``amounts`` replace what was known about this bucket and the one an hour before it."""
+        place = bucket % SLICES
+        before, self._names[place] = self._names[place], list(amounts)
+        for name in before:
+            self._rings[name][place] = 0
+        for name, amount in amounts.items():
+            if name not in self._rings:
+                self._rings[name] = array("Q", bytes(8 * SLICES))
+            self._rings[name][place] = amount
+        for name in before:
+            if not any(self._rings[name]):
+                del self._rings[name]
 
 
 def _amounts_of(counts: Counts) -> dict[tuple[str, ...], int]:
