@@ -6,7 +6,7 @@ import math
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -344,49 +344,45 @@ def _shown_methods(methods: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(method for method in methods if method not in hidden) or methods
 
 
-def _parts_of(owner: Applied) -> tuple[Subject, ...]:
-    return parts_by_type(owner.declaration.type, owner.subject.value)
+def _about(status: RuleStatus | BanStatus, owner: Applied) -> dict[str, Any]:
+    """The fields that the standings of rules and bans have in common."""
+    type_name, value = owner.subject
+    return {
+        "name": status.name,
+        "type": type_name,
+        "subject": value,
+        "shown": subject_text(type_name, value, parts_by_type(owner.declaration.type, value)),
+        "text": rule_text(status.hit.rule),
+        "shadow": status.hit.shadow,
+        "retry_after": finite(status.retry_after),
+        "reset_after": status.reset_after,
+        "key": status.hit.key,
+    }
 
 
 def rule_standing(status: RuleStatus, owner: Applied) -> RuleStanding:
-    rule, quota = status.rule, status.rule.quota.full
+    quota = status.rule.quota.full
     return RuleStanding(
-        name=status.name,
-        type=owner.subject.type,
-        subject=owner.subject.value,
-        shown=subject_text(*owner.subject, _parts_of(owner)),
-        text=rule_text(rule),
-        **rule_fields(rule),
+        **_about(status, owner),
+        **rule_fields(status.rule),
         quota=quota,
         used=max(quota - status.remaining, 0) + status.debt,
         remaining=status.remaining,
         debt=status.debt,
         cost=status.hit.cost,
-        shadow=status.hit.shadow,
         by_request=callable(owner.declaration.rules),
         allowed=status.allowed,
-        retry_after=finite(status.retry_after),
         waits_for_slot=status.waits_for_slot,
-        reset_after=status.reset_after,
-        key=status.hit.key,
     )
 
 
 def _ban(ban: BanStatus, owner: Applied, at: int) -> BanStanding:
     return BanStanding(
-        name=ban.name,
-        type=owner.subject.type,
-        subject=owner.subject.value,
-        shown=subject_text(*owner.subject, _parts_of(owner)),
-        text=rule_text(ban.hit.rule),
-        shadow=ban.hit.shadow,
+        **_about(ban, owner),
         holds=ban.holds,
         since=began(ban, at / 1_000_000) if ban.holds else None,
         level=ban.level,
         strikes_left=ban.strikes_left,
-        retry_after=finite(ban.retry_after),
-        reset_after=ban.reset_after,
-        key=ban.hit.key,
     )
 
 
