@@ -9,6 +9,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 
 import click
 
@@ -112,29 +113,16 @@ def screen(found: Now, slots: Sequence[SlotsInUse] = (), *, app: str, columns: i
     if not found.endpoints:
         return [*lines, "No checks in this time."][:rows]
     room = max((rows - len(lines) - 2 * (4 if slots else 3) - 2) // (4 if slots else 3), 1)
-    banned, begun = found.totals.banned.amount, found.totals.bans.amount
-    tables: Sequence[tuple[Sequence[str], Sequence[Sequence[str]], int | None]] = (
-        (
-            ("ENDPOINT", "REFUSED/s", "PASSED/s", *(["BANNED/s"] * bool(banned))),
-            [_endpoint_row(each, banned=bool(banned)) for each in found.endpoints],
-            None,
-        ),
-        (
-            ("RULE", "ENDPOINT", "REFUSES", "NEAR", "SHADOW", *(["BANS"] * bool(begun))),
-            [_rule_row(each, bans=bool(begun)) for each in found.rules],
-            None,
-        ),
-        (("REFUSED", "WHO", "RULE", "ENDPOINT", "SINCE"), [_subject_row(each) for each in found.subjects], 1),
-        (
-            ("SLOTS", "SUBJECT", "ENDPOINT"),
-            [(_slots_used(each), _who(each.type, each.shown), each.endpoint) for each in slots],
-            None,
-        ),
-    )
-    for place, (headings, cells, keep) in enumerate(tables):
-        total = max(len(cells), found.paging.total) if place == 0 else len(cells)
-        lines += _table(headings, cells, room, columns, total=total, keep=keep)
-    return lines[:rows]
+    banned, begun = bool(found.totals.banned.amount), bool(found.totals.bans.amount)
+    table = partial(_table, room=room, columns=columns)
+    headings = ("ENDPOINT", "REFUSED/s", "PASSED/s", *(["BANNED/s"] * banned))
+    endpoints = [_endpoint_row(each, banned=banned) for each in found.endpoints]
+    lines += table(headings, endpoints, total=found.paging.total)
+    headings = ("RULE", "ENDPOINT", "REFUSES", "NEAR", "SHADOW", *(["BANS"] * begun))
+    lines += table(headings, [_rule_row(each, bans=begun) for each in found.rules])
+    lines += table(("REFUSED", "WHO", "RULE", "ENDPOINT", "SINCE"), list(map(_subject_row, found.subjects)), keep=1)
+    in_use = [(_slots_used(each), _who(each.type, each.shown), each.endpoint) for each in slots]
+    return [*lines, *table(("SLOTS", "SUBJECT", "ENDPOINT"), in_use)][:rows]
 
 
 def _title(app: str, found: Now, columns: int) -> str:
@@ -206,14 +194,14 @@ def _who(type_name: str, shown: str) -> str:
 def _table(
     headings: Sequence[str],
     rows: Sequence[Sequence[str]],
+    *,
     room: int,
     columns: int,
-    *,
-    total: int,
+    total: int = 0,
     keep: int | None = None,
 ) -> list[str]:
-    """At most ``room`` of ``total`` rows, one line each; nothing if there are none. ``keep`` is the place of a column
-    that is shortened only when the others cannot be any shorter."""
+    """At most ``room`` of the rows, one line each; nothing if there are none. There may be more rows in ``total``.
+    ``keep`` is the place of a column that is shortened only when the others cannot be any shorter."""
     if not rows:
         return []
     shown = [headings, *([visible(cell) for cell in row] for row in rows[: min(room, MOST_ROWS)])]
@@ -225,7 +213,7 @@ def _table(
     lines = [
         (" " * console.GAP).join(_cell(cell, size) for cell, size in zip(row, sizes, strict=True)) for row in shown
     ]
-    left = total - len(shown) + 1
+    left = max(total, len(rows)) - len(shown) + 1
     more = [f"+{left} more"] if left else []
     return [console.style(lines[0].rstrip(), dim=True), *(line.rstrip() for line in lines[1:]), *more, ""]
 
