@@ -30,7 +30,7 @@ from ..simulate.logged import MICROSECONDS, LoggedRequest, moment
 from ..simulate.picture import draw, draw_reports
 from ..simulate.questions import arrivals_of, limits_of, replay_of, run, share_from
 from ..simulate.reading import STANDARD_INPUT, LogFile, Logs
-from ..simulate.recorded import FILES, folders_of, recordings_of
+from ..simulate.recorded import FILES, recordings_of
 from ..simulate.replay_plan import Replacements
 from ..simulate.report import EndpointReport, Report, RuleReport
 from ..simulate.suggest import Choice, Gap, Suggestion, Traffic, declaration, suggest_for, toml, traffic_of, windows_of
@@ -109,7 +109,7 @@ log_options: Callable[[C], C] = gathered(
 
 def _recorded() -> list[Path]:
     """What recorders of the app wrote."""
-    folders = folders_of(app_in_force())
+    folders = [each.folder for each in recordings_of(app_in_force())]
     files = [file for folder in folders for file in sorted(folder.glob(FILES))]
     if not files:
         none = f"nothing is recorded yet in {', '.join(map(str, folders))}" if folders else "this app has no Recorder"

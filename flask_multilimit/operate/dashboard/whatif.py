@@ -34,7 +34,7 @@ from ..simulate.formats import format_of
 from ..simulate.logged import MICROSECONDS
 from ..simulate.questions import arrivals_of, share_from
 from ..simulate.reading import LeftOut, Logs
-from ..simulate.recorded import NAME, folders_of, newest_files, recordings_of
+from ..simulate.recorded import NAME, newest_files, recordings_of
 from ..simulate.suggest import (
     Counted,
     Peaks,
@@ -194,7 +194,7 @@ class WhatIfForm:
 def of_recorded(form: WhatIfForm) -> WhatIf | None:
     """The answer for recorded requests; ``None`` if nothing records. Raises :class:`ConfigurationError`, and
     :exc:`Forbidden` if another site asks: it would learn nothing, but could keep a thread busy."""
-    folders = folders_of(gate_in_force().app)
+    folders = [each.folder for each in recordings_of(gate_in_force().app)]
     if not folders:
         return None
     if is_from_other_site():
@@ -356,7 +356,7 @@ def what_if_page() -> Response:
         most_clients=MOST_CLIENTS,
         most_requests=MOST_REQUESTS,
         problem=problem,
-        recorded=bool(folders_of(gate_in_force().app)),
+        recorded=bool(recordings_of(gate_in_force().app)),
         too_large=TOO_LARGE,
         types=TYPES,
         uploaded=request.method == "POST",

@@ -59,11 +59,6 @@ def recordings_of(app: Flask) -> list[Recording]:
     return recordings
 
 
-def folders_of(app: Flask) -> list[Path]:
-    """The folders to which recorders of ``app`` write, in any of its processes."""
-    return [each.folder for each in recordings_of(app)]
-
-
 class Segments:
     """The files that one process writes into a folder. The oldest of all files there is deleted to make room."""
 

@@ -192,8 +192,6 @@ class Replay:
         """Let the request sleep until it can pass, for at most so many seconds. Return false if that would not help."""
         now = self._time.now
         deadline = now + round(seconds * MICROSECONDS)
-        if not seconds:
-            return False
         if decision.waits_for_slot:
             wakes = max(
                 self._slots.next_release() or deadline + 1, now + math.ceil(decision.refused_for * MICROSECONDS)
