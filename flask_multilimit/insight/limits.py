@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 from ..control.entries import Override
 from ..declare.subjects import parts_of
@@ -13,7 +13,6 @@ from ..engine import Calendar, Rule
 from ..engine.periods import Period
 from ..engine.storage.layers.fallback import has_share
 from ..plan.endpoint import Plan, PlannedLimiter
-from ..plan.plans import Plans
 from ..plan.sources import UNMATCHED_SCOPE
 from ..plan.standings import is_exempt
 from ..serve.gate import AppGate
@@ -279,22 +278,14 @@ class Place:
         return self.name.rpartition(".")[2] == "static"
 
 
-class _PlacesOfPlans(NamedTuple):
-    """All places, as one set of plans has them."""
-
-    plans: Plans
-    routes: int
-    places: Sequence[Place]
-
-
 def places_of(gate: AppGate) -> Sequence[Place]:
     """Every endpoint with a route, by name, and last the requests that match none, if these are limited. The list is
     kept until the limits change. Raises :class:`ConfigurationError` for a mistake in a declaration."""
-    known: _PlacesOfPlans | None = gate.app.extensions.get(_CACHE)
-    plans, routes = gate.plans, sum(1 for _ in gate.app.url_map.iter_rules())
-    if known is None or known[:2] != (plans, routes):
-        known = gate.app.extensions[_CACHE] = _PlacesOfPlans(plans, routes, list(_places(gate)))
-    return known.places
+    known: tuple[object, Sequence[Place]] = gate.app.extensions.get(_CACHE, (None, ()))
+    limits = gate.plans, sum(1 for _ in gate.app.url_map.iter_rules())
+    if known[0] != limits:
+        known = gate.app.extensions[_CACHE] = limits, list(_places(gate))
+    return known[1]
 
 
 def limiters_of(gate: AppGate) -> list[ListedLimiter]:

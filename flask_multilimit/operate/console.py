@@ -64,8 +64,9 @@ def write_json(value: Any) -> None:
     write_text(f"{visible_json(value, indent=2)}\n")
 
 
-def confirm(question: str, **options: Any) -> bool:
-    return click.confirm(visible(question), **options)
+def confirm(question: str) -> None:
+    """Ask on the error output, and end the command unless the answer is yes."""
+    click.confirm(visible(question), abort=True, err=True)
 
 
 def width() -> int:

@@ -188,9 +188,9 @@ def _confirm(warning: str, *, yes: bool, force: bool) -> None:
     if warning and yes and not force:
         raise ConfigurationError(f"{warning}; to do it anyway, add --force")
     if not yes:
-        console.confirm("Change this?", abort=True, err=True)
+        console.confirm("Change this?")
         if warning and not force:
-            console.confirm(f"{warning}. Really?", abort=True, err=True)
+            console.confirm(f"{warning}. Really?")
 
 
 @command("unset", short_help="Undo a change.")
@@ -209,7 +209,7 @@ def unset_command(what: tuple[str, ...], limiter: str | None, who: str | None, a
 
     def undo() -> None:
         if not action.yes:
-            console.confirm("Undo this?", abort=True, err=True)
+            console.confirm("Undo this?")
         applier.control.undo(id_, reason=action.reason, author=action.author)
 
     _carry_out(applier.control.preview_undo(id_), undo, action, "Undone in all workers within a second.")
@@ -252,7 +252,7 @@ def unban_command(who: str, action: Action) -> None:
     found = unban(gate, client, dry_run=True)
     if not (action.dry_run or action.yes or not (found.entries or found.keys)):
         console.write(_lifted_lines(found, "Lift"), err=True)
-        console.confirm("Lift them?", abort=True, err=True)
+        console.confirm("Lift them?")
     if not action.dry_run:
         reason, author = action.reason, action.author
         found = unban(gate, client, reason=reason, author=author)

@@ -157,7 +157,7 @@ def _reset(gate: AppGate, found: list[str], shown: Iterable[str], what: str, act
         return
     if not action.yes:
         console.write(shown, err=True)
-        console.confirm(f"Reset {plural(len(found), 'quota')}?", abort=True, err=True)
+        console.confirm(f"Reset {plural(len(found), 'quota')}?")
     gate.reset(found)
     if what and (problem := add_to_history(gate, "reset", what, reason=action.reason, author=action.author)):
         console.echo(f"Reset, but the history does not show it: {problem}", err=True)

@@ -82,8 +82,6 @@ class ReplayPlans:
     endpoint: str | None = None
     """The only endpoint to report on; ``None``: all."""
     reported: Counts = field(init=False, default_factory=Counts)
-    elsewhere: Counts = field(init=False, default_factory=Counts)
-    """The counts that are not reported."""
     known: dict[Destination, ReplayPlan] = field(init=False, default_factory=dict)
     """The plans of the destinations so far."""
 
@@ -95,7 +93,7 @@ class ReplayPlans:
 
     def counts_at(self, name: str) -> Counts:
         """Where requests to the destination of this name are counted."""
-        return self.reported if self.endpoint in {None, name} else self.elsewhere
+        return self.reported if self.endpoint in {None, name} else Counts()
 
 
 class ReplayPlan:
