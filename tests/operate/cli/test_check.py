@@ -84,21 +84,18 @@ def test_check_says_that_wait_for_a_slot_is_not_known(on_server: Command, tmp_pa
 @pytest.mark.parametrize(
     ("listing", "verdict", "said"),
     [
-        (["deny", "203.0.113.0/24", "--lasting"], "be refused with 403, and waiting does not help", "denied (deny "),
-        (
-            ["deny", "203.0.113.0/24", "--for", "2h", "--status", "429"],
-            "be refused with 429, for 2 h",
-            "denied (deny ",
-        ),
-        (["ban", "203.0.113.7", "--for", "2h"], "be refused with 429, for 2 h", "banned (ban "),
-        (["allow", "203.0.113.7", "--lasting"], "pass\n", "allowed (allow "),
+        ("deny 203.0.113.0/24 --lasting", "be refused with 403, and waiting does not help", "denied (deny "),
+        ("deny 203.0.113.0/24 --for 2h --status 429", "be refused with 429, for 2 h", "denied (deny "),
+        ("ban 203.0.113.7 --for 2h", "be refused with 429, for 2 h", "banned (ban "),
+        ("allow 203.0.113.7 --lasting", "pass\n", "allowed (allow "),
     ],
 )
 def test_check_reports_list_entry_before_limits(
-    on_server: Command, shop: FlaskClient, listing: list[str], verdict: str, said: str
+    on_server: Command, shop: FlaskClient, listing: str, verdict: str, said: str
 ) -> None:
+    action, who, *_ = listing.split()
     call(shop, "/update", 4)
-    assert on_server(*listing, "--yes").code == 0
+    assert on_server(*listing.split(), "--yes").code == 0
 
     run = on_server("check", "update", "--ip", "203.0.113.7", columns=200)
     answer = on_server("check", "update", "--ip", "203.0.113.7", "--json").json
@@ -107,11 +104,9 @@ def test_check_reports_list_entry_before_limits(
     assert said in run.out
     assert "Without this entry, the limits below would decide." in run.out
     assert "ip-20s           203.0.113.7  3 per 20 s" in run.out
-    allowed = listing[0] == "allow"
-    assert answer["allowed"] is allowed
-    assert answer["listed"]["action"] == listing[0]
-    assert answer["listed"]["who"] == listing[1]
-    assert answer["retry_after"] == (0 if allowed else answer["listed"]["ends_in"])
+    assert answer["allowed"] is (action == "allow")
+    assert (answer["listed"]["action"], answer["listed"]["who"]) == (action, who)
+    assert answer["retry_after"] == (0 if answer["allowed"] else answer["listed"]["ends_in"])
 
 
 def test_entry_is_not_compared_with_limits_where_there_are_none(on_server: Command) -> None:
@@ -298,49 +293,41 @@ class TestLimitOfOneMethod:
         assert '"login" does not take PUT; its routes take GET, HEAD, OPTIONS, POST' in run.err
 
 
-@pytest.mark.parametrize(
-    ("declared", "arguments", "state", "verdict"),
-    [
-        ([(IP, "1/hour"), (USER, "1/hour")], [], "unknown", "not known: no subject is given for user, ip limits"),
-        (
-            [(IP, "1/hour"), (DEFAULT, "9/hour")],
-            [],
-            "passes",
-            "passes the limits that everyone shares: no subject is given for ip limits",
-        ),
-        ([(DEFAULT, "9/hour")], [], "passes", "passes: nothing refuses it now"),
-        ([], [], "unlimited", "passes: no limit counts it"),
-        ([(IP, "1/hour")], ["--user", "ann"], "unlimited", "passes: no limit counts it"),
-        ([(IP, lambda subject: f"{len(subject)}/hour")], ["--ip", "::1"], "passes", "passes: nothing refuses it now"),
-        (
-            [(IP, lambda: request.args["rules"])],
-            ["--ip", "::1"],
-            "unknown",
-            "not known: the rules of ip depend on the request",
-        ),
-    ],
-    ids=[
-        "no subject",
-        "no subject and a shared limit",
-        "shared limit",
-        "no limits",
-        "other type",
-        "rules of subject",
-        "rules of request",
-    ],
-)
+VERDICTS: dict[str, tuple[dict[LimitType, Any], str, str, str]] = {
+    "no subject": ({IP: "1/hour", USER: "1/hour"}, "", "unknown", "not known: no subject is given for user, ip limits"),
+    "no subject and a shared limit": (
+        *({IP: "1/hour", DEFAULT: "9/hour"}, "", "passes"),
+        "passes the limits that everyone shares: no subject is given for ip limits",
+    ),
+    "shared limit": ({DEFAULT: "9/hour"}, "", "passes", "passes: nothing refuses it now"),
+    "no limits": ({}, "", "unlimited", "passes: no limit counts it"),
+    "other type": ({IP: "1/hour"}, "--user ann", "unlimited", "passes: no limit counts it"),
+    "rules of subject": (
+        {IP: lambda subject: f"{len(subject)}/hour"},
+        "--ip ::1",
+        "passes",
+        "passes: nothing refuses it now",
+    ),
+    "rules of request": (
+        *({IP: lambda: request.args["rules"]}, "--ip ::1", "unknown"),
+        "not known: the rules of ip depend on the request",
+    ),
+}
+
+
+@pytest.mark.parametrize(("declared", "arguments", "state", "verdict"), VERDICTS.values(), ids=VERDICTS)
 def test_check_verdict_names_unchecked_limits(
-    declared: list[tuple[LimitType, Any]], arguments: list[str], state: str, verdict: str
+    declared: dict[LimitType, Any], arguments: str, state: str, verdict: str
 ) -> None:
     app = Flask("shop")
     MultiLimit(app, user_loader=lambda: None)
     shown = view()
-    for type_, rules in declared:
+    for type_, rules in declared.items():
         shown = rate_limiter(type=type_, rules=rules)(shown)
     app.add_url_rule("/", "shown", shown)
     assert app.test_client().get("/?rules=1/hour").status_code == 200
 
-    result = app.test_cli_runner().invoke(args=["multilimit", "check", "shown", *arguments, "--json"])
+    result = app.test_cli_runner().invoke(args=["multilimit", "check", "shown", *arguments.split(), "--json"])
 
     answer = json.loads(result.output)
     assert (answer["state"], answer["verdict"]["text"]) == (state, verdict)

@@ -30,6 +30,7 @@ from .recorded_app import make_app
 
 THREADS = 4
 EACH = 150
+ASKED = ("GET /items", "GET /items", "POST /login", "GET /key", "GET /nowhere", "GET /free")
 
 
 def asked(port: int, number: int) -> list[int]:
@@ -38,16 +39,7 @@ def asked(port: int, number: int) -> list[int]:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
     statuses = []
     for _ in range(EACH):
-        method, path = rng.choice(
-            [
-                ("GET", "/items"),
-                ("GET", "/items"),
-                ("POST", "/login"),
-                ("GET", "/key"),
-                ("GET", "/nowhere"),
-                ("GET", "/free"),
-            ]
-        )
+        method, path = rng.choice(ASKED).split()
         # Logins have an address of their own for each client: a replay applies refunds of a response at once.
         address = f"10.0.0.{number}" if path == "/login" else f"203.0.113.{rng.randrange(2)}"
         headers = {"X-Address": address, "X-User": rng.choice(["", "ann"]), "X-Key": rng.choice(["a", "b"])}
