@@ -244,3 +244,12 @@ def test_rates_after_an_idle_hour_are_divided_by_the_time_since_the_first_new_ch
     world.pass_(10)
 
     assert world.look().rate("search", "passed") == pytest.approx(10)
+
+
+def test_bucket_that_grew_after_a_look_is_read_again_when_it_changes_no_more(world: World) -> None:
+    world.happens(some(1))
+    world.look()
+    world.happens(some(2))
+    world.pass_(120)
+
+    assert world.look().total("search", "passed") == 3
