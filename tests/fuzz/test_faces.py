@@ -100,7 +100,7 @@ def test_support_customers_and_the_next_request_learn_the_same(seed: int) -> Non
             asked: dict[str, Any] = {"environ_base": {"REMOTE_ADDR": client.ip}}
             asked["headers"] = {"X-User": client.user, "X-Status": draw.choice(("200", "401"))}
             place = {**client.named, "endpoint": endpoint, "method": method}
-            told, everywhere = multilimit.standing(**place), multilimit.standing(**client.named)
+            everywhere, told = multilimit.standing(**client.named), multilimit.standing(**place)
 
             response = browser.open(f"/{endpoint}", method=method, **asked)
 
