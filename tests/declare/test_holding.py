@@ -51,64 +51,99 @@ async def arows(last: BaseException | None = None) -> AsyncGenerator[str, str]:
         raise last
 
 
+class Drawn(Generator[str, Any, None]):
+    """An async generator that is drawn like a plain one: it waits for nothing."""
+
+    def __init__(self, generator: AsyncGenerator[str, str]) -> None:
+        self._generator: Any = generator
+
+    def send(self, value: Any) -> Any:
+        return self._end(self._generator.asend(value))
+
+    def throw(self, *error: Any) -> Any:
+        return self._end(self._generator.athrow(*error))
+
+    def close(self) -> None:
+        self._end(self._generator.aclose())
+
+    def _end(self, awaitable: Any) -> Any:
+        try:
+            awaitable.send(None)
+        except StopIteration as ended:
+            return ended.value
+        except StopAsyncIteration:
+            raise StopIteration from None
+
+
+Rows = Callable[..., Any]
+
+
 @pytest.mark.usefixtures("app")
+@pytest.mark.parametrize("draw", [rows, lambda *last: Drawn(arows(*last))], ids=["plain", "async"])
 class TestGenerators:
-    def test_generator_holds_its_slot_until_it_ends(self) -> None:
-        drawn = rows()
+    def test_generator_holds_its_slot_until_it_ends(self, draw: Rows) -> None:
+        drawn = draw()
 
         assert len(KEEPER) == 1
         with pytest.raises(RateLimitExceeded):
-            rows()
+            draw()
         assert list(drawn) == ["first", "second None"]
         assert len(KEEPER) == 0
-        assert list(rows()) == ["first", "second None"]
+        assert list(draw()) == ["first", "second None"]
 
-    def test_limited_generator_supports_send_and_return_value(self) -> None:
-        def outer() -> Generator[str, str, int]:
-            return (yield from rows())
+    def test_limited_generator_takes_what_is_sent(self, draw: Rows) -> None:
+        drawn = draw()
+        assert [next(drawn), drawn.send("ada"), *drawn] == ["first", "second ada"]
 
-        drawn = outer()
-
-        assert [next(drawn), drawn.send("ada")] == ["first", "second ada"]
-        with pytest.raises(StopIteration) as ended:
-            next(drawn)
-        assert ended.value.value == 2
-
-    @pytest.mark.parametrize("drawn", [0, 1], ids=["before it begins", "half way"])
+    @pytest.mark.parametrize("number", [0, 1], ids=["before it begins", "half way"])
     @pytest.mark.parametrize("throws", [False, True], ids=["closed", "thrown into"])
-    def test_generator_that_is_closed_or_thrown_into_releases_its_slot(self, drawn: int, throws: bool) -> None:
-        generator = rows()
-        for _ in range(drawn):
-            next(generator)
+    def test_generator_that_is_closed_or_thrown_into_releases_its_slot(
+        self, draw: Rows, number: int, throws: bool
+    ) -> None:
+        drawn = draw()
+        for _ in range(number):
+            next(drawn)
 
         if throws:
             with pytest.raises(BrokenError):
-                generator.throw(BrokenError())
-        else:
-            generator.close()
+                drawn.throw(BrokenError())
+        drawn.close()
+        drawn.close()  # as often as one likes
 
         assert len(KEEPER) == 0
 
-    def test_generator_that_raises_releases_its_slot(self) -> None:
+    def test_generator_that_raises_releases_its_slot(self, draw: Rows) -> None:
         with pytest.raises(BrokenError):
-            list(rows(BrokenError()))
+            list(draw(BrokenError()))
         assert len(KEEPER) == 0
 
-    def test_generator_that_is_garbage_collected_releases_its_slot(self) -> None:
-        generator = rows()
-        next(generator)
+    def test_generator_that_is_garbage_collected_releases_its_slot(self, draw: Rows) -> None:
+        drawn = draw()
+        next(drawn)
         assert len(KEEPER) == 1
 
-        del generator
+        del drawn
         gc.collect()
 
         until(lambda: len(KEEPER) == 0)
 
-    def test_generator_can_end_in_the_context_of_another_app(self) -> None:
-        drawn = rows()
+    def test_generator_can_end_in_the_context_of_another_app(self, draw: Rows) -> None:
+        drawn = draw()
         with Flask("other").app_context():
             assert list(drawn) == ["first", "second None"]
         assert len(KEEPER) == 0
+
+
+@pytest.mark.usefixtures("app")
+def test_limited_generator_returns_its_value() -> None:
+    def outer() -> Generator[str, str, int]:
+        return (yield from rows())
+
+    drawn = outer()
+    assert [next(drawn), next(drawn)] == ["first", "second None"]
+    with pytest.raises(StopIteration) as ended:
+        next(drawn)
+    assert ended.value.value == 2
 
 
 def test_streamed_generator_holds_its_slot_until_the_response_is_closed() -> None:
@@ -125,52 +160,6 @@ def test_streamed_generator_holds_its_slot_until_the_response_is_closed() -> Non
         assert streamed.get_data(as_text=True) == "firstsecond None"
 
     assert len(KEEPER) == 0
-
-
-@pytest.mark.usefixtures("app")
-class TestAsyncGenerators:
-    def run(self, ask: Callable[[], Any]) -> Any:
-        found = asyncio.run(ask())
-        assert len(KEEPER) == 0
-        return found
-
-    def test_async_generator_holds_its_slot_until_it_ends(self) -> None:
-        async def ask() -> list[str]:
-            drawn = arows()
-            assert len(KEEPER) == 1
-            with pytest.raises(RateLimitExceeded):
-                arows()
-            return [each async for each in drawn]
-
-        assert self.run(ask) == ["first", "second None"]
-
-    def test_limited_async_generator_supports_asend_and_athrow(self) -> None:
-        async def ask() -> list[str]:
-            drawn = arows()
-            found = [await anext(drawn), await drawn.asend("ada")]
-            with pytest.raises(BrokenError):
-                await drawn.athrow(BrokenError())
-            return found
-
-        assert self.run(ask) == ["first", "second ada"]
-
-    @pytest.mark.parametrize("drawn", [0, 1], ids=["before it begins", "half way"])
-    def test_async_generator_that_is_closed_releases_its_slot(self, drawn: int) -> None:
-        async def ask() -> None:
-            generator = arows()
-            for _ in range(drawn):
-                await anext(generator)
-            await generator.aclose()
-            await generator.aclose()  # as often as one likes
-
-        self.run(ask)
-
-    def test_async_generator_that_raises_releases_its_slot(self) -> None:
-        async def ask() -> None:
-            with pytest.raises(BrokenError):
-                _ = [each async for each in arows(BrokenError())]
-
-        self.run(ask)
 
 
 @pytest.mark.usefixtures("app")
