@@ -23,32 +23,6 @@ def begun(*ends: float, endpoint: str = "login", rule: str = "ip-ban", key: str 
     return Counts({Check(endpoint, "banned", "storage"): len(ends)}, begun=bans)
 
 
-def test_bans_are_in_force_until_they_end(send: Sender, reader: TrafficReader, keeper: Keeper) -> None:
-    send(begun(keeper.now + 60, keeper.now + 600))
-    send(begun(keeper.now + 3 * DAY, endpoint="signup"))
-
-    assert reader.bans().in_force() == {("login", "ip-ban"): 2, ("signup", "ip-ban"): 1}
-    keeper.now += 60
-    assert reader.bans().in_force() == {("login", "ip-ban"): 1, ("signup", "ip-ban"): 1}
-    keeper.now += 540
-    assert reader.bans().in_force() == {("signup", "ip-ban"): 1}
-    keeper.now += 3 * DAY
-    assert reader.bans().in_force() == {}
-
-
-def test_long_ban_is_not_forgotten_after_a_short_one(send: Sender, reader: TrafficReader, keeper: Keeper) -> None:
-    """A short ban that begins after a long one must not shorten its life."""
-    lengths = [1, 3600, 3601, DAY, 5 * DAY, 31 * DAY, 400 * DAY]
-    start = keeper.now
-    send(begun(*(start + length for length in reversed(lengths))))
-
-    for place, length in enumerate(lengths):
-        keeper.now = start + length - 0.5
-        assert sum(reader.bans().in_force().values()) == len(lengths) - place
-    keeper.now = start + 402 * DAY
-    assert reader.bans().begun == []
-
-
 def test_ended_ban_is_remembered_for_an_hour(send: Sender, reader: TrafficReader, keeper: Keeper) -> None:
     end = keeper.now + 60
     send(begun(end, key="a", began=keeper.now))
@@ -57,40 +31,6 @@ def test_ended_ban_is_remembered_for_an_hour(send: Sender, reader: TrafficReader
     assert reader.bans().begun == [BanBegun("login", "ip-ban", "a", end - 60, end)]
     keeper.now = end + LIVES_SECONDS
     assert reader.bans().begun == []
-
-
-def test_lifted_ban_ends_and_a_new_one_counts_once(send: Sender, reader: TrafficReader, keeper: Keeper) -> None:
-    began = keeper.now
-    send(begun(began + 600, key="a", began=began))
-    send(begun(began + 600, key="b", began=began))
-    keeper.now += 5
-    reader.end_bans(["a", "unknown"])
-
-    assert reader.bans().in_force() == {("login", "ip-ban"): 1}
-    send(begun(keeper.now + 600, key="a", began=keeper.now))
-    assert reader.bans().in_force() == {("login", "ip-ban"): 2}
-    assert sorted((ban.key, ban.began - began, ban.until - began) for ban in reader.bans().begun) == [
-        ("a", 0, 5),
-        ("a", 5, 605),
-        ("b", 0, 600),
-    ]
-
-
-def test_two_bans_of_one_key_count_as_one(send: Sender, reader: TrafficReader, keeper: Keeper) -> None:
-    for later in (0, 5):
-        send(begun(keeper.now + later + 600, key="a", began=keeper.now + later))
-    assert reader.bans().in_force() == {("login", "ip-ban"): 1}
-
-
-def test_bans_end_by_the_clock_of_the_storage(reader: TrafficReader, keeper: Keeper) -> None:
-    """The clock of the process is a thousand seconds behind."""
-    send = Sender(outbox_to(keeper, clock=lambda: keeper.now - 1000))
-    send(begun(keeper.now - 1000 + 600))
-
-    keeper.now += 599
-    assert reader.bans().in_force() == {("login", "ip-ban"): 1}
-    keeper.now += 1
-    assert reader.bans().in_force() == {}
 
 
 def test_bans_that_end_first_are_forgotten_beyond_the_maximum(

@@ -29,32 +29,6 @@ def test_a_flush_is_one_command(outbox: Outbox, keeper: Keeper) -> None:
     assert all(is_traffic(key) for key in keys)
 
 
-def test_traffic_waits_for_storage_and_keeps_its_time(outbox: Outbox, keeper: Keeper) -> None:
-    keeper.error = StorageError("away")
-    for _ in range(3):
-        outbox.put(some())
-        assert outbox.send() is True
-        keeper.now += BUCKET_SECONDS
-    keeper.error = None
-
-    assert outbox.send() is False
-    assert [number for _, number, _ in keeper.sent] == [1, 2, 3]
-    assert total(keeper) == 3
-    assert total(keeper, BUCKET_SECONDS * 2) == 1
-
-
-def test_flush_without_a_reply_is_counted_once(outbox: Outbox, keeper: Keeper) -> None:
-    keeper.error, keeper.loses_answers = StorageError("too late"), True
-    outbox.put(some(5))
-    outbox.send()
-    outbox.put(some(2))  # in the same ten seconds, but not in the same batch
-    keeper.error = None
-
-    outbox.send()
-
-    assert total(keeper) == 7
-
-
 def test_long_outage_loses_no_counts(outbox: Outbox, keeper: Keeper) -> None:
     keeper.error = StorageError("away")
     for number in range(100):
@@ -75,16 +49,6 @@ def test_waiting_subjects_are_bounded_to_the_most_refused(outbox: Outbox) -> Non
 
     assert len(outbox._waiting[0].counts.refused) == MOST_SENT
     assert min(outbox._waiting[0].counts.refused.values()) == 201
-
-
-def test_buckets_use_the_clock_of_the_storage(keeper: Keeper) -> None:
-    """From the first one on."""
-    outbox = outbox_to(keeper, clock=lambda: keeper.now - 1000)
-    for amount in (1, 10):
-        outbox.put(some(amount))
-        outbox.send()
-
-    assert total(keeper, 20) == 11
 
 
 def test_storage_that_refuses_traffic_is_logged_once(
