@@ -42,8 +42,8 @@ def of_opentelemetry(reader: InMemoryMetricReader) -> dict[Series, float]:
     assert data is not None
     return {
         (
-            metric.name.removeprefix("multilimit.").replace(".", "_"),
-            frozenset((label.removeprefix("multilimit."), str(value)) for label, value in attributes(point).items()),
+            without_prefix(metric.name).replace(".", "_"),
+            frozenset((without_prefix(label), str(value)) for label, value in (point.attributes or {}).items()),
         ): point.value
         for resource in data.resource_metrics
         for scope in resource.scope_metrics
@@ -53,8 +53,9 @@ def of_opentelemetry(reader: InMemoryMetricReader) -> dict[Series, float]:
     }
 
 
-def attributes(point: Any) -> dict[str, Any]:
-    return dict(point.attributes or {})
+def without_prefix(name: str) -> str:
+    assert name.startswith("multilimit.")
+    return name.removeprefix("multilimit.")
 
 
 def test_app_is_asked_for_its_state_without_the_lock_that_a_fork_takes(
