@@ -15,7 +15,11 @@ from . import (
     sliding_window_counter,
     token_bucket,
 )
-from .base import NEVER, UNKNOWN, Algorithm, Outcome, Quota
+from .base import NEVER as NEVER
+from .base import UNKNOWN as UNKNOWN
+from .base import Algorithm as Algorithm
+from .base import Outcome as Outcome
+from .base import Quota as Quota
 
 ALGORITHMS: dict[str, Algorithm] = {
     "sliding_window": sliding_window,
@@ -48,19 +52,3 @@ EVENLY: frozenset[str] = frozenset(name for name, algorithm in ALGORITHMS.items(
 def algorithm_of(name: str) -> Algorithm:
     """The algorithm of a rule, of a calendar or of a ban."""
     return _RESERVED.get(name) or ALGORITHMS[name]
-
-
-__all__ = [
-    "ALGORITHMS",
-    "BAN",
-    "CALENDAR",
-    "EVENLY",
-    "NEVER",
-    "SHIPPED",
-    "SLIDING",
-    "UNKNOWN",
-    "Algorithm",
-    "Outcome",
-    "Quota",
-    "algorithm_of",
-]
