@@ -20,6 +20,7 @@ from engine.storage.layers.guard.workers import (
     Workers,
     begin_outage,
     exit_code_of_child,
+    fails_first,
     loses_the_first_reply,
 )
 from flask_multilimit.engine import (
@@ -33,7 +34,7 @@ from flask_multilimit.engine import (
     StorageError,
     hits_for,
 )
-from flask_multilimit.engine.decision import FALLBACKS, Charge
+from flask_multilimit.engine.decision import FALLBACKS
 from flask_multilimit.engine.hits import OnStorageError
 from flask_multilimit.engine.slots import slots_of
 from support.bench import hits, rule
@@ -199,14 +200,9 @@ def test_charge_that_the_storage_refuses_is_given_up_and_others_are_made(
     plans = [hits("5/minute", subject=subject) for subject in ("ada", "bob")]
     workers.break_down()
     assert all(workers.limiter.check(plan).allowed for plan in plans)
-    charge = workers.storage.check_many
+    wrong = StorageError("WRONGTYPE", key_specific=True)
+    fails_first(workers.storage, "check_many", wrong, None, wrong)  # both, then that of ada, then that of bob
 
-    def refuse_bob(many: Sequence[tuple[Hit, ...]], ids: Sequence[UUID] | None = None) -> list[Decision]:
-        if any(hit.key == plans[1][0].key for one in many for hit in one):
-            raise StorageError("WRONGTYPE", key_specific=True)
-        return charge(many, ids)
-
-    workers.storage.check_many = refuse_bob  # type: ignore[method-assign]
     workers.mend()
 
     assert workers.limiter.health().given_up == 1
@@ -218,14 +214,8 @@ def test_charges_made_one_by_one_are_kept_if_the_storage_fails_again(workers: Wo
     plans = [hits("5/minute", subject=subject) for subject in ("ada", "bob")]
     workers.break_down()
     assert all(workers.limiter.check(plan).allowed for plan in plans)
-    errors, charge = [StorageError("WRONGTYPE", key_specific=True), StorageError("down")], workers.storage.check_many
+    fails_first(workers.storage, "check_many", StorageError("WRONGTYPE", key_specific=True), StorageError("down"))
 
-    def fail_twice(many: Sequence[tuple[Hit, ...]], ids: Sequence[UUID] | None = None) -> list[Decision]:
-        if errors:
-            raise errors.pop(0)
-        return charge(many, ids)
-
-    workers.storage.check_many = fail_twice  # type: ignore[method-assign]
     workers.mend()
 
     assert workers.limiter.health().given_up == 0
@@ -335,21 +325,16 @@ def test_units_beyond_the_estimate_of_a_long_stream_are_charged_after_an_outage_
 def test_settlement_that_fails_because_of_its_key_does_not_prolong_an_outage(
     workers: Workers, caplog: pytest.LogCaptureFixture
 ) -> None:
-    limiter, storage = workers.limiter, workers.storage
+    limiter = workers.limiter
     bad, good = limiter.check(hits("5/minute", subject="eve")), limiter.check(hits("5/minute"))
     begin_outage(workers)
     limiter.settle(bad, 0)
     limiter.settle(good, 0)
-    settle = storage.settle
+    settled = fails_first(workers.storage, "settle", StorageError("WRONGTYPE", key_specific=True))
 
-    def fail(check_id: UUID, charges: Sequence[Charge]) -> None:
-        if check_id == bad.id:
-            raise StorageError("WRONGTYPE", key_specific=True)
-        settle(check_id, charges)
-
-    storage.settle = fail  # type: ignore[method-assign]
     workers.mend()
 
+    assert [check_id for check_id, _ in settled] == [bad.id, good.id]
     assert limiter.peek(hits("5/minute")).remaining == 5
     assert "a check of rate_limit:{api}:user:eve" in caplog.text
 
@@ -358,21 +343,14 @@ def test_refund_of_a_check_that_only_its_key_made_fail_is_repeated_until_the_sto
     workers: Workers,
 ) -> None:
     limiter, storage = workers.limiter, workers.storage
-    refunds = list[UUID]()
-
-    def fail_once(check_id: UUID, charges: Sequence[Charge]) -> None:  # noqa: ARG001
-        refunds.append(check_id)
-        if len(refunds) == 1:
-            raise StorageError("it is down")
-
-    storage.settle = fail_once  # type: ignore[method-assign]
+    refunds = fails_first(storage, "settle", StorageError("it is down"))
     assert limiter.check(hits("1/minute")).allowed
     storage.error = StorageError("WRONGTYPE", key_specific=True)
     assert not limiter.check(hits("1/minute")).allowed
 
     until(lambda: len(refunds) == 2)
 
-    assert refunds[0] == refunds[1]
+    assert refunds[0][0] == refunds[1][0]
 
 
 @pytest.mark.parametrize("units", [0, 4])
@@ -408,15 +386,11 @@ def test_settlements_after_one_that_may_have_been_made_are_made_after_the_outage
 
 def test_settlement_that_fails_when_the_storage_is_back_is_made_by_the_next_attempt(workers: Workers) -> None:
     limiter, plan = workers.limiter, hits(Rule(3600, 9, algorithm="fixed_window"), cost=2)
-    decision, settle = limiter.check(plan), workers.storage.settle
+    decision = limiter.check(plan)
     begin_outage(workers)
     limiter.settle(decision, 0)
+    fails_first(workers.storage, "settle", StorageError("it is down again"))
 
-    def fail_once(*_: Any, **__: Any) -> None:
-        workers.storage.settle = settle  # type: ignore[method-assign]
-        raise StorageError("it is down again")
-
-    workers.storage.settle = fail_once  # type: ignore[method-assign]
     workers.mend()
 
     assert workers.storage.peek(plan).remaining == 9

@@ -52,6 +52,21 @@ def loses_the_first_reply(storage: MemoryStorage, method: str) -> list[tuple[Any
     return calls
 
 
+def fails_first(storage: MemoryStorage, method: str, *errors: StorageError | None) -> list[tuple[Any, ...]]:
+    """The first calls of ``method`` raise ``errors`` in place of taking effect; ``None``: this one takes effect.
+    Returns the arguments of its calls, as they are made."""
+    ask, left, calls = getattr(storage, method), list(errors), list[tuple[Any, ...]]()
+
+    def fail(*arguments: Any) -> Any:
+        calls.append(arguments)
+        if left and (error := left.pop(0)) is not None:
+            raise error
+        return ask(*arguments)
+
+    setattr(storage, method, fail)
+    return calls
+
+
 def exit_code_of_child(act: Callable[[], object], fork: Callable[[], int] = os.fork) -> int:
     """The exit code of a child that acts: 0 if it comes to an end."""
     child = fork()
