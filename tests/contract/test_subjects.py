@@ -1,11 +1,9 @@
-"""Subjects and scopes of any content and length have separate quotas; keys of a scope are in one cluster slot."""
+"""Subjects and scopes of any content and length have separate quotas."""
 
 import pytest
-from redis.crc import key_slot
 
-from flask_multilimit.engine import Hit, hits_for
+from flask_multilimit.engine import Hit
 from support.bench import Bench, exhaust, hits, rule
-from support.rates import RATES
 
 LONG = "x" * 10_240
 SUBJECTS = [
@@ -42,17 +40,3 @@ def test_subjects_and_scopes_of_any_content_have_separate_quotas(bench: Bench, p
 
 def test_empty_subject_is_limited(bench: Bench, algorithm: str) -> None:
     assert exhaust(bench.limiter, hits(rule(algorithm), subject="")) == 5
-
-
-@pytest.mark.parametrize("scope", SUBJECTS, ids=lambda text: ascii(text)[:20])
-def test_all_keys_of_a_scope_are_short_and_in_one_cluster_slot(scope: str) -> None:
-    rules = [rule(name, seconds, 10**9) for name in RATES for seconds in (0.001, 400 * 86_400)]
-    keys = [
-        hit.key.encode()
-        for subject in SUBJECTS
-        for hit in hits_for(rules, scope=scope, subject=f"{'t' * 20}:{subject}", prefix="p" * 32)
-    ]
-
-    assert len({key_slot(key) for key in keys}) == 1
-    assert max(map(len, keys)) <= 200
-    assert all(key.isascii() and key.decode().isprintable() for key in keys)

@@ -6,10 +6,13 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from flask_multilimit.engine import hits_for
+from flask_multilimit.engine import Rule, hits_for
 from flask_multilimit.engine.keys import (
+    MAX_KEY,
+    MAX_PREFIX,
     MAX_SCOPE,
     MAX_SUBJECT,
+    MAX_TYPE,
     HashTag,
     escape,
     escape_scope,
@@ -18,6 +21,7 @@ from flask_multilimit.engine.keys import (
     without_subject,
 )
 
+LONGEST_IN_A_KEY = Rule(400 * 86_400, 5, algorithm="sliding_window_counter")
 HASH_TAGS: tuple[HashTag, ...] = get_args(HashTag)
 
 any_text = st.text(st.characters(codec=None), max_size=80) | st.text("ab{}:%*\0\n é😀\ud800", max_size=80)
@@ -66,10 +70,13 @@ def test_different_scope_subject_or_hash_tag_gives_a_different_key(
 
 @given(any_text, any_text, any_tag)
 def test_key_has_exactly_one_hash_tag_that_is_not_empty(scope: str, subject: str, tag: HashTag) -> None:
-    key = hits_for("1/second", scope=scope, subject=f"user:{subject}", hash_tag=tag)[0].key
+    subject = f"{'t' * MAX_TYPE}:{subject}"
+    key = hits_for(LONGEST_IN_A_KEY, scope=scope, subject=subject, prefix="p" * MAX_PREFIX, hash_tag=tag)[0].key
     assert key.count("{") == key.count("}") == 1
     assert 0 < key.index("{") + 1 < key.index("}")
-    assert len(key.encode()) <= 200
+    assert len(key) <= MAX_KEY
+    assert key.isascii()
+    assert key.isprintable()
 
 
 @given(any_text, any_text, any_tag)

@@ -13,8 +13,6 @@ from typing import Any
 from engine.storage.local import users
 from support.waiting import PATIENCE
 
-"""Seconds in which a process begins or ends, also on a busy machine."""
-
 _processes = multiprocessing.get_context("forkserver")
 _processes.set_forkserver_preload(["flask_multilimit.engine"])  # so that each user starts fast
 
