@@ -37,16 +37,6 @@ def renew(bench: Bench, *decisions: Decision) -> None:
     storage.renew([slot for decision in decisions for slot in slots_of(decision)])
 
 
-def test_no_more_than_the_count_is_in_progress(bench: Bench) -> None:
-    taken = [bench.limiter.check(THREE) for _ in range(5)]
-
-    assert [decision.allowed for decision in taken] == [True, True, True, False, False]
-    assert [decision.remaining for decision in taken] == [2, 1, 0, 0, 0]
-    bench.limiter.release(taken[1])
-    assert bench.limiter.check(THREE).allowed
-    assert not bench.limiter.check(THREE).allowed
-
-
 def test_listed_keys_can_be_filtered_by_contained_text(bench: Bench) -> None:
     storage, (slots,) = bench.limiter.storage, THREE
     assert isinstance(storage, Inspectable)
@@ -100,31 +90,6 @@ def test_release_leaves_the_charges_of_rates(bench: Bench) -> None:
     bench.limiter.release(decision)
 
     assert [status.remaining for status in bench.limiter.peek(both).statuses] == [3, 2]
-
-
-def test_slot_that_is_not_released_is_free_after_the_timeout(bench: Bench) -> None:
-    for _ in range(3):
-        bench.limiter.check(THREE)
-
-    bench.clock.now += TIMEOUT * SECOND - 1
-    assert not bench.limiter.check(THREE).allowed
-    bench.clock.now += 1
-    assert bench.limiter.check(THREE).allowed
-    assert used(bench) == 1
-
-
-def test_renewed_slot_counts_from_its_renewal_on(bench: Bench) -> None:
-    kept, left = bench.limiter.check(THREE), bench.limiter.check(THREE)
-
-    bench.clock.advance(TIMEOUT - 1)
-    renew(bench, kept)
-    bench.clock.advance(TIMEOUT - 1)
-    assert used(bench) == 1
-    renew(bench, kept, left)
-    bench.clock.advance(TIMEOUT - 1)
-    assert used(bench) == 2
-    bench.clock.advance(1)
-    assert used(bench) == 0
 
 
 @pytest.mark.parametrize("lost", ["reset", "expired", "clock stepped back"])
