@@ -155,12 +155,6 @@ def test_peek_ignores_a_type_of_another_endpoint(app: Flask, multilimit: MultiLi
         assert multilimit.peek("one", "folder:b").statuses == ()
 
 
-@pytest.mark.parametrize("given", [object(), 5, ["127.0.0.1"], [], ["user:ann", "user:bob"]])
-def test_reset_of_a_value_that_names_no_subject_is_an_error(app: Flask, multilimit: MultiLimit, given: Any) -> None:
-    with app.app_context(), pytest.raises(ConfigurationError, match="subject"):
-        multilimit.reset("one", given)
-
-
 def test_reset_accepts_ids_as_the_types_return_them(app: Flask, multilimit: MultiLimit) -> None:
     number = UUID(int=5)
     app.get("/three", endpoint="three")(

@@ -226,7 +226,6 @@ class TestMistakes:
         ("options", "message"),
         [
             ({"scope": ""}, "scope='': give text, such as \"mail\"$"),
-            ({"scope": 5}, "scope=5: give text"),
             ({"rules": "5/fortnight"}, 'limiter on "mail": rule .*unknown unit'),
             ({"rules": lambda: "5/minute"}, "a callable for rules is for declarations; call it here"),
             ({"cots": 1}, r"'cots' is not an option of a limiter; did you mean 'cost'\?"),
@@ -235,7 +234,6 @@ class TestMistakes:
             ({"settle": True}, 'limiter on "mail": settle=True is for declarations; here, say it of the decision'),
             ({"cost": 10}, 'limiter on "mail": cost=10: .* could never admit it'),
             ({"type": lambda: "x"}, "a type of your own needs a name"),
-            ({"shadow": "yes"}, 'limiter on "mail": shadow='),
         ],
     )
     def test_invalid_option_of_a_limit_block_is_an_error_with_a_remedy(
