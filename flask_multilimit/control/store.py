@@ -221,7 +221,6 @@ ANNOUNCED_SECONDS = 20
 
 
 def is_control(key: str) -> bool:
-    """Whether ``key`` is a key of control."""
     return key.endswith((DOCUMENT, HISTORY, WORKERS))
 
 

@@ -206,7 +206,6 @@ class Sources(NamedTuple):
         return tuple(chain.from_iterable(found))
 
     def _blueprint_limits(self, endpoint: str, exempt: frozenset[Level]) -> tuple[Declaration, ...]:
-        """The limits of blueprints."""
         limits: list[Declaration] = []
         for blueprint in self._blueprints_of(endpoint):
             if "blueprint" in exempt_levels(blueprint):

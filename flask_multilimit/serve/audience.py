@@ -192,7 +192,6 @@ def report(
 
 
 def send_signals(app: Flask, decision: Decision, scope: str, applied: AppliedLimits) -> None:
-    """Send the signals of a decided check."""
     subjects = {each.subject.type: name_of_id(*each.subject) for each in applied.limiters}
     arguments = {"decision": decision, "endpoint": scope, "subjects": subjects}
     notify(limits_checked, app, **arguments)

@@ -346,7 +346,6 @@ class Refusals:
         self._on_rejected = on_rejected
 
     def too_many(self, decision: Decision, applied: AppliedLimits, settings: Settings) -> RateLimitExceeded:
-        """The refusal for ``decision``."""
         declared = applied.refusing_longest(decision) if applied.has_answers else None
         messages, busy = _messages(settings), declared is not None and applied.sheds_load(decision)
         default = messages.busy if busy else messages.too_many

@@ -511,15 +511,6 @@ def test_client_that_waits_t_gets_units_as_soon_as_they_return(clock: Clock) -> 
 
 
 @pytest.mark.parametrize(
-    ("setting", "expected"),
-    [("draft-11", {"r": 9, "t": 54}), ("draft-10", {"r": 9, "t": 60}), ("both", {"r": 9, "t": 54})],
-)
-def test_t_has_the_meaning_of_the_configured_draft(clock: Clock, setting: str, expected: dict[str, int]) -> None:
-    client = serve(clock, Rule(60, 10), config={"MULTILIMIT_HEADERS": setting})
-    assert items(client.get("/"), "RateLimit")["default-60s"] == expected
-
-
-@pytest.mark.parametrize(
     ("options", "burst"),
     [
         ({"algorithm": "token_bucket", "burst": 30}, 30),

@@ -76,35 +76,23 @@ STANDARD = {
     "RateLimit-Policy": POLICY,
     "RateLimit": '"ip-50s";r=2;t=34, "ip-1500ms";r=1;t=1, "all-3600s";r=999;t=3597',
 }
+LEGACY = {"X-RateLimit-Limit": "2", "X-RateLimit-Remaining": "1", "X-RateLimit-Reset": "1800000002"}
+DIALECTS = {
+    "draft-11": STANDARD,
+    "draft-10": STANDARD | {"RateLimit": '"ip-50s";r=2;t=50, "ip-1500ms";r=1;t=2, "all-3600s";r=999;t=3600'},
+    "draft-06": {
+        "RateLimit-Limit": "2",
+        "RateLimit-Remaining": "1",
+        "RateLimit-Reset": "2",
+        "RateLimit-Policy": "3;w=50, 2;w=2, 1000;w=3600",
+    },
+    "legacy": LEGACY,
+    "both": STANDARD | LEGACY,
+    "off": {},
+}
 
 
-@pytest.mark.parametrize(
-    ("headers", "expected"),
-    [
-        ("draft-11", STANDARD),
-        (
-            "draft-06",
-            {
-                "RateLimit-Limit": "2",
-                "RateLimit-Remaining": "1",
-                "RateLimit-Reset": "2",
-                "RateLimit-Policy": "3;w=50, 2;w=2, 1000;w=3600",
-            },
-        ),
-        ("legacy", {"X-RateLimit-Limit": "2", "X-RateLimit-Remaining": "1", "X-RateLimit-Reset": "1800000002"}),
-        (
-            "both",
-            {
-                **STANDARD,
-                "X-RateLimit-Limit": "2",
-                "X-RateLimit-Remaining": "1",
-                "X-RateLimit-Reset": "1800000002",
-            },
-        ),
-        ("off", {}),
-    ],
-    ids=["draft-11", "draft-06", "legacy", "both", "off"],
-)
+@pytest.mark.parametrize(("headers", "expected"), DIALECTS.items(), ids=DIALECTS)
 def test_header_fields_of_an_allowed_request_are_unchanged(
     headers: str, expected: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
