@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import redis
 from flask import Flask, Response, request
 from werkzeug.test import TestResponse
 
@@ -20,7 +19,7 @@ from flask_multilimit import (
     rate_limiter,
 )
 from flask_multilimit.signals import limit_event, subject_banned
-from support.asking import ask, commands, heard, policy, statuses, view
+from support.asking import ask, heard, policy, statuses, view
 from support.clock import Clock
 
 BAN = Ban(after=3, within=600, time=3600, factor=2, most=86_400)
@@ -50,36 +49,6 @@ def test_ban_refuses_at_every_endpoint_of_its_scope(app: Flask, any_storage: Any
     banned(app, "/a")
 
     assert statuses(app, "/b", "/c") == [429, 200]
-
-
-def test_every_refusal_is_a_strike_although_the_deny_cache_could_answer(app: Flask, server_storage: Any) -> None:
-    limited(app, server_storage, ban=Ban(after=20, within=600, time=3600))
-    assert statuses(app, *["/"] * 2) == [200, 200]
-    waits = [ask(app).headers["Retry-After"] for _ in range(20)]
-    assert waits == ["60"] * 19 + ["3600"]
-
-
-def test_banned_client_is_refused_without_a_command_to_the_server(
-    app: Flask, server_storage: Any, redis_client: redis.Redis, clock: Clock
-) -> None:
-    limited(app, server_storage)
-    banned(app)
-
-    with commands(redis_client) as seen:
-        clock.advance(0.5)
-        assert statuses(app, *["/"] * 5) == [429] * 5
-
-    assert seen == []
-
-
-def test_reset_ends_a_ban(app: Flask, any_storage: Any) -> None:
-    limited(app, any_storage)
-    banned(app)
-
-    with app.app_context():
-        app.extensions["multilimit"].reset("view", "ip:127.0.0.1")
-
-    assert statuses(app, *["/"] * 4) == [200, 200, 429, 429]
 
 
 def test_charge_when_bans_only_clients_with_failed_logins(app: Flask, any_storage: Any) -> None:

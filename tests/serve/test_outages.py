@@ -315,12 +315,6 @@ def test_limiter_can_have_its_own_policy(make: Callable[..., Flask], storage: Re
     assert [client.get(path).status_code for path in ("/", "/other")] == [503, 200]
 
 
-def test_workers_divide_the_limits_in_an_outage(make: Callable[..., Flask], storage: RecordingStorage) -> None:
-    client = make(WORKERS=2).test_client()
-    storage.broken = True
-    assert [client.get("/").status_code for _ in range(3)] == [200, 429, 429]
-
-
 def test_outage_is_logged_and_signalled_once(
     make: Callable[..., Flask], storage: RecordingStorage, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -74,28 +74,6 @@ def test_function_called_by_a_view_is_charged_at_every_call(
     assert len(storage.checks) == 4
 
 
-@pytest.mark.parametrize("service", [send_mail, limited_service(rules="3/minute")], ids=["global", "argument"])
-@pytest.mark.parametrize("takes_anything", [False, True])
-def test_function_called_by_a_limited_view_is_charged_only_when_called(
-    limited_app: Flask, client: FlaskClient, storage: RecordingStorage, service: Callable[[], str], takes_anything: bool
-) -> None:
-    """The view closes over the function, as a decorator closes over what it wraps, but it only calls it."""
-
-    def view(times: int) -> str:
-        return " ".join(service() for _ in range(times))
-
-    def view_of_anything(**path: int) -> str:
-        return " ".join(service() for _ in range(path["times"]))
-
-    limiter = rate_limiter(type=LimitType.IP, rules="100/hour")
-    limited_app.add_url_rule("/<int:times>", "view", limiter(view_of_anything) if takes_anything else limiter(view))
-
-    client.get("/0")
-    client.get("/2")
-
-    assert storage.windows == [[3600], [3600], [60], [60]]
-
-
 @pytest.mark.parametrize(
     ("kept", "settings", "warned"),
     [
