@@ -635,26 +635,6 @@ def test_forked_child_does_not_release_the_slot_of_its_parent(server: Server, re
 
 
 @pytest.mark.parametrize("how", ["release", "refund"])
-def test_slot_released_early_is_released_once(server: Server, redis_client: redis.Redis, how: str) -> None:
-    app = Flask(__name__)
-    app.config["MULTILIMIT_STORAGE_TIMEOUT"] = 10
-    multilimit = MultiLimit(app, storage=server.url)
-    redis_client.delete(hits_for("2 at once", scope="early")[0].key)
-
-    @app.get("/")
-    def index() -> str:
-        getattr(multilimit, how)(multilimit.check("2 at once", scope="early"))
-        return "ok"
-
-    get(app).close()  # loads the scripts
-    redis_client.config_resetstat()
-    get(app).close()
-    multilimit.close()
-
-    assert redis_client.info("commandstats")["cmdstat_zrem"]["calls"] == 1
-
-
-@pytest.mark.parametrize("how", ["release", "refund"])
 def test_slot_of_a_view_is_released_after_an_outage(how: str) -> None:
     app = Flask(__name__)
     storage = FailingReleases()
