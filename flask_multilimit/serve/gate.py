@@ -153,7 +153,7 @@ class AppGate(AppState):
         replace_method(self.app, "preprocess_request", preprocess_request)
         replace_method(self.app, "handle_exception", handle_exception)
         self._surround_dispatch()
-        answer_refusals(self.app, self.settlement)
+        answer_refusals(self.app)
 
     def _surround_dispatch(self) -> None:
         """Check requests that end above the decorators of their view. At the first request, too, if another extension

@@ -36,7 +36,6 @@ from .state import Record, Records, replace_method
 
 if TYPE_CHECKING:
     from ..config import Settings
-    from .settle import Settlement
 
 
 class Messages(NamedTuple):
@@ -424,14 +423,14 @@ def _has_handler(app: Flask, error: Exception) -> bool:
 _REFUSALS = (RateLimitExceeded, AccessDenied, StorageUnavailable)
 
 
-def answer_refusals(app: Flask, settlement: Settlement) -> None:
+def answer_refusals(app: Flask) -> None:
     """Answer a refusal in an error handler of ``app`` like one in a view. Flask alone would answer every exception of
     an error handler with a server error."""
-    replace_method(app, "handle_user_exception", _wrap_handling(app.handle_user_exception, settlement))
+    replace_method(app, "handle_user_exception", _wrap_handling(app.handle_user_exception))
     replace_method(app, "handle_exception", _wrap_last_handling(app.handle_exception))
 
 
-def _wrap_handling(handle: Callable[..., Any], settlement: Settlement) -> Callable[..., Any]:
+def _wrap_handling(handle: Callable[..., Any]) -> Callable[..., Any]:
     def handle_user_exception(app: Flask, *arguments: Any) -> Any:
         try:
             answer = handle(*arguments)
@@ -445,9 +444,6 @@ def _wrap_handling(handle: Callable[..., Any], settlement: Settlement) -> Callab
             if not isinstance(answer, AccessDenied):
                 raise
             log_once_a_minute(app, failure, "an error handler failed; the client gets the default refusal")
-        except BaseException:  # such as gevent.Timeout: the server gets no response
-            settlement.without_response(Records(app).current())
-            raise
         if isinstance(answer, _REFUSALS):
             answer.with_traceback(None)  # its frames refer to the exception: each refusal would leave a reference cycle
         if type(answer) is RateLimitExceeded:  # Flask would run it as a WSGI application, which takes longer

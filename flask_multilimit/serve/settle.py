@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from numbers import Number
-from typing import Any, cast
+from typing import cast
 
-from flask import Flask, Response, has_request_context
+from flask import Response, has_request_context
 
 from ..declare.advice import Bill, Holder, app_in_force, gate_of_app, holder_of_call
 from ..declare.limiter import Declaration
@@ -28,7 +28,7 @@ from ..signals import log_once_a_minute
 from .audience import report
 from .headers import without_fields
 from .slots import holder_of_request, is_complete, release_when_requests_end
-from .state import AppState, Record, Records, replace_method
+from .state import AppState, Record, Records
 
 MOST_OPEN = 1000
 """The most charges of a request that wait for its response, which a websocket never has: it may live for days. If there
@@ -43,7 +43,7 @@ class Settlement:
     def __init__(self, in_force: AppState, records: Records) -> None:
         self._in_force = in_force
         self._records = records
-        self._releases_slots = self._watches_responses = False
+        self._releases_slots = False
         self._warned = set[str]()
         self._ended = deque[Callable[[], None]](maxlen=MOST_ENDED)
         self._beat = Lazy(lambda: Beat(self._settle_ended, name="multilimit-settle", last=self._settle_ended))
@@ -62,7 +62,6 @@ class Settlement:
         by_function = [] if holder is None else [each for each in limiters if each.declaration.settle is True]
         by_response = [each for each in limiters if each not in by_function]
         if by_response:
-            self._watch_responses()
             charges = (*record.open_charges, (decision, by_response))
             record.open_charges = charges if len(charges) <= MOST_OPEN else (charges[0], *charges[2:])
         if holder is not None and by_function:
@@ -113,27 +112,10 @@ class Settlement:
             holder.at_end.append(partial(self._settle_now, response, record, record, at_close, waits=app.testing))
         return response
 
-    def _watch_responses(self) -> None:
-        """Settle without a response if ``gevent.Timeout`` ends the request while it is made. Patched late, too."""
-        if self._watches_responses:
-            return
-        self._watches_responses, app = True, self._in_force.app
-        finalize = app.finalize_request
-
-        def finalize_request(_: Flask, *arguments: Any, **options: Any) -> Response:
-            try:
-                return finalize(*arguments, **options)
-            except Exception:
-                raise  # Flask handles it
-            except BaseException:
-                self.without_response(self._records.current())
-                raise
-
-        replace_method(app, "finalize_request", finalize_request)
-
     def without_response(self, record: Record | None) -> None:
         """Settle what the view has said if there is no response, or not one that ``after_request`` functions let
-        through: the error of the view propagates to the server, or one of these functions has raised."""
+        through: the error of the view propagates to the server, or one of these functions has raised. If
+        ``gevent.Timeout`` ends the request while the response is made, the estimate stands."""
         if record is not None and not record.answered:
             said = [each for each in _settling_in(record) if each.settle is True]
             self._settle_now(None, record, record, said)

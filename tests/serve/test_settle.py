@@ -211,38 +211,6 @@ def test_request_that_after_request_functions_end_is_charged_what_its_view_said(
     assert left(app) == 997
 
 
-def unserializable(app: Flask, end: Callable[..., Any]) -> None:
-    """Make a response in which the JSON provider calls ``end``."""
-    app.register_error_handler(404, lambda _: {"error": object()})
-    app.json.dumps = end  # type: ignore[method-assign]
-
-
-def also_settled(app: Flask, end: Callable[..., Any]) -> None:
-    """Add a limiter that calls ``end`` with the response."""
-    app.view_functions["view"] = rate_limiter(rules="5000/day", settle=end)(app.view_functions["view"])
-
-
-@pytest.mark.parametrize(
-    "place",
-    [Flask.after_request, lambda app, end: app.register_error_handler(404, end), unserializable, also_settled],
-    ids=["after_request", "errorhandler", "json", "settle"],
-)
-def test_request_without_a_response_is_charged_what_its_view_said(app: Flask, place: Callable[..., object]) -> None:
-    """As after ``gevent.Timeout``."""
-
-    def view() -> str:
-        settle(300)
-        abort(404)
-
-    get = serve(app, view, settle=True)
-    place(app, raising(SystemExit))
-
-    with pytest.raises(SystemExit):
-        get()
-
-    assert left(app) == 700
-
-
 def length(announced: int) -> dict[str, str]:
     return {"Content-Length": str(announced)}
 
