@@ -111,8 +111,6 @@ class ControlFollower:
         """Why ``take`` has left out a part of the document."""
         self._unreadable: tuple[str, Exception | None] = (NEVER_WRITTEN, None)
         """The stamp of the newest document if it cannot be read, so that it is parsed once, and why."""
-        self._since_loss: tuple[str, list[Change]] = ("", [])
-        """What was changed since the loss, up to a stamp."""
         self._reported_missing = False
         self._next_end: float | None = None
         self._applied_at = 0.0
@@ -247,7 +245,7 @@ class ControlFollower:
         if known.stamp and _has_lost(known, found):
             if not is_older:
                 with suppress(ConfigurationError):  # both together may be too many
-                    document = self._with_changes_since(ours, document, found.stamp)
+                    document = self._with_changes_since(ours, document)
             try:
                 self._put_back(ours if is_older else document, found)
             except StorageError:  # who may not write it back still applies what was changed since
@@ -267,20 +265,16 @@ class ControlFollower:
         if self._copy is not None:
             self._copy.write(found.stamp, found.run, found.text)
 
-    def _with_changes_since(self, ours: Document, found: Document, stamp: str) -> Document:
-        """``ours`` with the changes that were made since on a server that had lost later ones, and now has ``found``,
-        with this ``stamp``. What else it has was undone or replaced before ``ours``, or was put back by a worker that
-        had missed that."""
+    def _with_changes_since(self, ours: Document, found: Document) -> Document:
+        """``ours`` with the changes that were made since on a server that had lost later ones, and now has ``found``.
+        What else it has was undone or replaced before ``ours``, or was put back by a worker that had missed that."""
         known = written_at(self.in_force.stamp) / 1000  # what was undone before may have been imported again
-        if self._since_loss[0] != stamp:  # who may not put anything back meets it at each look
-            try:
-                changes = self.store.history(MOST_CHANGES)
-            except StorageError as error:
-                if error.no_reply:
-                    raise
-                return ours.updated_by(found)  # it may not read the history
-            self._since_loss = (stamp, [each for each in changes if each["at"] > known])
-        since = self._since_loss[1]
+        try:
+            since = [each for each in self.store.history(MOST_CHANGES) if each["at"] > known]
+        except StorageError as error:
+            if error.no_reply:
+                raise
+            return ours.updated_by(found)  # it may not read the history
         ids = {each["id"] for each in since}
         # One that was lost may have been made again, and then undone.
         changed = {*ids, *(text for each in since for text in (each["entry"], each["replaces"]))}

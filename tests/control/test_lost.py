@@ -224,25 +224,6 @@ def test_worker_without_permission_to_write_applies_changes_made_after_the_loss(
     assert reader.denies()  # by the denial that the server has lost
 
 
-def test_worker_without_permission_to_write_reads_the_history_once_after_a_change(
-    reader: Shop, own_server: Server
-) -> None:
-    operator = operator_after_a_loss(reader, own_server)
-    operator.control.deny("10.0.0.9", lasting=True)
-    with own_server.client() as client:
-
-        def reads() -> int:
-            return int(client.info("commandstats").get("cmdstat_xrevrange", {"calls": 0})["calls"])
-
-        for _ in range(3):
-            reader.follower.ask()
-        assert reads() == 1
-
-        operator.control.deny("10.0.0.10", lasting=True)
-        reader.follower.ask()
-        assert reads() == 2
-
-
 def test_changes_made_after_the_loss_stay_in_force_in_an_outage_without_permission_to_write(
     reader: Shop, own_server: Server
 ) -> None:
