@@ -46,11 +46,6 @@ def test_other_process_applies_a_change_and_its_end(on_server: str) -> None:
     until(lambda: not one.denies())
 
 
-def test_new_process_applies_changes_at_its_first_request(on_server: str) -> None:
-    shop_on(on_server).control.deny("198.51.100.7", lasting=True)
-    assert shop_on(on_server).denies()
-
-
 def test_no_request_of_a_new_process_passes_before_it_knows_the_changes(
     on_server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,11 +189,6 @@ def test_process_that_could_start_no_thread_at_its_first_request_follows_changes
     until(shop.denies)
 
 
-def test_app_with_control_disabled_ignores_changes(on_server: str) -> None:
-    shop_on(on_server).control.deny("198.51.100.7", lasting=True)
-    assert shop_on(on_server, MULTILIMIT_CONTROL=False).statuses(1, "/open") == [200]
-
-
 @pytest.mark.slow
 def test_last_document_stays_in_force_in_an_outage_then_the_newest(own_server: Server) -> None:
     shop = shop_on(own_server.tcp_url)
@@ -245,20 +235,6 @@ def test_known_document_is_not_sent_again(on_server: str, monkeypatch: pytest.Mo
 
     assert sent
     assert "198.51.100.7" not in str(sent)
-
-
-def test_change_lost_in_a_failover_is_replaced_by_another_of_its_version(
-    on_server: str, redis_client: redis.Redis
-) -> None:
-    shop, other = shop_on(on_server), shop_on(on_server)
-    shop.control.deny("198.51.100.7", lasting=True)
-    stamp = shop.follower.in_force.stamp
-    redis_client.flushall()
-    entry = other.control.allow("203.0.113.1", lasting=True)
-
-    assert redis_client.hget(DOCUMENT, "stamp") != stamp
-    until(lambda: not shop.denies())
-    assert shop.control.entries() == (entry,)
 
 
 def test_forked_child_follows_changes(on_server: str) -> None:
