@@ -168,11 +168,6 @@ def test_hits_without_an_override_stay_the_same_object() -> None:
     assert revised(hits, overrides(override("other", off=True))) is hits
 
 
-def test_override_of_one_scope_changes_only_hits_of_that_scope() -> None:
-    hits = Hits((*mail("2/minute; 50/hour"), *hits_for("3/minute", scope="other")))
-    assert counts(revised(hits, overrides(override("mail", rule="user-60s", off=True)))) == [50, 3]
-
-
 def test_ban_watches_only_keys_that_an_override_leaves() -> None:
     hits = mail("2/minute; 50/hour", ban=Ban(after=3, within=60, time=600))
     hour, ban = present(revised(hits, overrides(override("mail", rule="user-60s", off=True))))
@@ -193,13 +188,6 @@ def test_changed_hits_are_cached_for_the_same_overrides() -> None:
 
     assert revised(hits, doubled) is first
     assert revised(hits, overrides(override("mail", times=3))) is not first
-
-
-def test_overrides_that_do_not_fit_hits_are_logged_once_and_ignored(caplog: pytest.LogCaptureFixture) -> None:
-    clash = overrides(override("mail", rule="user-3600s", rules={"timeout": 9}))
-    found = [revised(mail("2/minute; 3/hour"), clash) for _ in range(2)]
-    assert [counts(each) for each in found] == [[2, 3]] * 2
-    assert len([each for each in caplog.records if "do not fit" in each.getMessage()]) == 1
 
 
 def test_override_that_fits_hits_applies_beside_one_that_does_not() -> None:

@@ -26,29 +26,17 @@ def make_app(**settings: Any) -> Flask:
         calls.append("ip")
         return "ok"
 
-    @app.post("/user")
-    @rate_limiter(type=USER, rules="2/day")
-    @rate_limiter(rules="10/day")
-    def by_user() -> str:
-        return "ok"
-
+    by_user = rate_limiter(type=USER, rules="2/day")(rate_limiter(rules="10/day")(view()))
+    app.add_url_rule("/user", "by_user", by_user, methods=["POST"])
+    by_key = rate_limiter(type=lambda: request.headers.get("X-Key"), name="api_key", rules=lambda _: "2/minute")
+    app.add_url_rule("/key", "by_key", by_key(view()))
     app.add_url_rule("/bucket", "bucket", rate_limiter(rules=Rule(3600, 60, algorithm="token_bucket", burst=5))(view()))
     app.add_url_rule("/cost", "cost", rate_limiter(rules="10/minute", cost=3)(view()))
     app.add_url_rule("/waits", "waits", rate_limiter(rules="1/minute", wait=120)(view()))
     app.add_url_rule("/shadow", "shadow", rate_limiter(rules="1/minute", shadow=True)(view()))
-
-    @app.get("/key")
-    @rate_limiter(type=lambda: request.headers.get("X-Key"), name="api_key", rules=lambda _: "2/minute")
-    def by_key() -> str:
-        return "ok"
-
     app.add_url_rule("/pair", "pair", rate_limiter(type=(USER, IP), rules="2/minute")(view()))
     app.add_url_rule("/huge", "huge", rate_limiter(rules="100000000/minute")(view()))
-
-    @app.get("/open")
-    def without_limits() -> str:
-        return "ok"
-
+    app.add_url_rule("/open", "without_limits", view())
     return app
 
 
