@@ -25,16 +25,11 @@ TIMES_WITH_A_DEFECT = 80
 ALGORITHMS = frozenset(rule.algorithm for rule in worker.LIMITS.values())
 
 each_kind = pytest.mark.parametrize("are_compiled", [False, True], ids=["generic", "compiled"])
-DEFECTS_BY_KIND = [
-    *((defect, False) for defect in DEFECTS.values()),
-    *((defect, True) for name, defect in DEFECTS.items() if name not in GENERIC_ONLY),
-    *((defect, True) for defect in COMPILED_ONLY.values()),
-]
-DEFECT_NAMES = [
-    *(f"{name}-generic" for name in DEFECTS),
-    *(f"{name}-compiled" for name in DEFECTS if name not in GENERIC_ONLY),
-    *(f"{name}-compiled only" for name in COMPILED_ONLY),
-]
+BROKEN = {
+    **{f"{name}-generic": (defect, False) for name, defect in DEFECTS.items()},
+    **{f"{name}-compiled": (defect, True) for name, defect in DEFECTS.items() if name not in GENERIC_ONLY},
+    **{f"{name}-compiled only": (defect, True) for name, defect in COMPILED_ONLY.items()},
+}
 
 
 def run(
@@ -117,6 +112,6 @@ def overlapping(operations: list[Operation]) -> int:
     return sum(later.invoked < earlier.returned for earlier, later in pairwise(in_order))
 
 
-@pytest.mark.parametrize(("defect", "are_compiled"), DEFECTS_BY_KIND, ids=DEFECT_NAMES)
+@pytest.mark.parametrize(("defect", "are_compiled"), BROKEN.values(), ids=BROKEN)
 def test_checker_finds_a_defect_in_a_script(processes: Processes, defect: Defect, are_compiled: bool) -> None:
     assert why_impossible(run(processes, 0, TIMES_WITH_A_DEFECT, defect, are_compiled=are_compiled))

@@ -98,16 +98,12 @@ def test_no_slot_is_lost_when_the_server_stalls(processes: Processes) -> None:
     assert in_use(processes.client) == 0
 
 
+@pytest.mark.parametrize("scripts", ["generic", "compiled"])
 @pytest.mark.parametrize("name", DEFECTS)
-def test_checker_finds_a_defect_in_a_generic_script(processes: Processes, name: str) -> None:
-    defect, clause = DEFECTS[name]
-    assert clause in violations(run(processes, 0, 2 * TIMES, defect, scripts="generic"))
-
-
-@pytest.mark.parametrize("name", DEFECTS)
-def test_checker_finds_a_defect_in_a_compiled_script(processes: Processes, name: str) -> None:
-    defect, clause = COMPILED_ONLY.get(name, DEFECTS[name])
-    assert clause in violations(run(processes, 0, 2 * TIMES, defect, scripts="compiled"))
+def test_checker_finds_a_defect_in_a_script(processes: Processes, name: str, scripts: str) -> None:
+    defects = DEFECTS if scripts == "generic" else DEFECTS | COMPILED_ONLY
+    defect, clause = defects[name]
+    assert clause in violations(run(processes, 0, 2 * TIMES, defect, scripts=scripts))
 
 
 @pytest.mark.parametrize("released", slots.BROKEN_RELEASES)

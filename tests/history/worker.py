@@ -69,7 +69,8 @@ class _Client:
     ) -> None:
         self._limiter, self._plans, self._recent, self._dice = limiter, plans, recent, dice
         self._asked: list[Operation] = []
-        self._kinds: list[Callable[[], None]] = [self._check, self._peek, self._check_by_id, self._repeat, self._refund]
+        by_id: Callable[[], None] = lambda: self._check("repeat", check_id=uuid4())  # noqa: E731
+        self._kinds: list[Callable[[], None]] = [self._check, self._peek, by_id, self._repeat, self._refund]
 
     def ask(self, times: int) -> list[Operation]:
         for _ in range(times):
@@ -82,23 +83,16 @@ class _Client:
         subject, cost = self._dice.choice(SUBJECTS), self._dice.choice(COSTS)
         return self._plans(tuple(limits), subject, cost, shadow=self._dice.random() < 0.2)
 
-    def _check(self) -> None:
+    def _check(self, kind: str = "check", **options: Any) -> None:
         invoked = time.monotonic_ns()
-        decision = self._limiter.check(self._plan())
-        self._note("check", invoked, decision)
+        decision = self._limiter.check(self._plan(), **options)
+        self._note(kind, invoked, decision)
         if decision.charges:
             self._recent.append(decision)
 
     def _peek(self) -> None:
         invoked = time.monotonic_ns()
         self._note("peek", invoked, self._limiter.peek(self._plan()))
-
-    def _check_by_id(self) -> None:
-        invoked = time.monotonic_ns()
-        decision = self._limiter.check(self._plan(), check_id=uuid4())
-        self._note("repeat", invoked, decision)
-        if decision.charges:
-            self._recent.append(decision)
 
     def _repeat(self) -> None:
         if not self._recent:
