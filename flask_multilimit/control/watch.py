@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from pathlib import Path
-from secrets import token_hex
 from socket import gethostname
+from tempfile import mkstemp
 from typing import NamedTuple
 
 from ..engine import ConfigurationError, StorageError
@@ -411,13 +411,16 @@ class DiskCopy:
         """Replace the copy in one step."""
         content = f"{self._key} {stamp} {run}\n{text}".encode()
         try:
-            temporary = self.path.with_name(f"{self.path.name}.{token_hex(4)}")
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            descriptor, temporary = mkstemp(prefix=f"{self.path.name}.", dir=self.path.parent)
             try:
-                _write_new(temporary, content)
-                temporary.replace(self.path)
+                with os.fdopen(descriptor, "wb") as file:
+                    file.write(content)
+                    file.flush()
+                    os.fsync(file.fileno())
+                Path(temporary).replace(self.path)
             finally:
-                temporary.unlink(missing_ok=True)
+                Path(temporary).unlink(missing_ok=True)
         except (OSError, ValueError) as error:  # no file can have this path
             self._warn_once(error)
         else:
@@ -431,13 +434,6 @@ class DiskCopy:
                 "will not know them: %s",
                 error,
             )
-
-
-def _write_new(path: Path, content: bytes) -> None:
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _read_file(path: Path) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
-from itertools import chain
+from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from flask import Flask
@@ -37,12 +37,9 @@ T = TypeVar("T")
 
 
 def names_of(scope: str) -> Iterator[str]:
-    """The names by which ``scope`` can be named: its own, and those of the blueprints around it."""
-    yield scope
-    at = scope.find(".")
-    while at >= 0:
-        yield scope[:at]
-        at = scope.find(".", at + 1)
+    """The names by which ``scope`` can be named: those of the blueprints around it, the outermost first, and its
+    own."""
+    return accumulate(scope.split("."), "{}.{}".format)
 
 
 def scope_of(endpoint: str) -> str:
@@ -215,8 +212,7 @@ class Sources(NamedTuple):
 
     def _blueprints_of(self, endpoint: str) -> list[Any]:
         """The blueprints around the endpoint, outermost first."""
-        names = endpoint.split(".")[:-1]
-        paths = (".".join(names[: n + 1]) for n in range(len(names)))
+        *paths, _ = names_of(endpoint)
         return [self.app.blueprints[path] for path in paths if path in self.app.blueprints]
 
     def _matches(self, name: str, endpoint: str) -> bool:
