@@ -917,13 +917,14 @@ class TestCombinedTypes:
             ),
         ],
     )
-    def test_one_subject_of_a_pair_shows_refusals_of_the_pair(self, who: str, verdict: str) -> None:
-        found = why(app_of_pairs("memory://"), who)
+    def test_one_subject_of_a_pair_shows_refusals_of_the_pair_and_another_user_none(
+        self, who: str, verdict: str
+    ) -> None:
+        app = app_of_pairs("memory://")
+        found = why(app, who)
+        assert why(app, "user:eve").refusals == ()
         assert found.verdict == verdict
         assert {each.shown for each in found.refusals} == {"ada + 203.0.113.7"}
-
-    def test_other_user_has_no_refusals(self) -> None:
-        assert why(app_of_pairs("memory://"), "user:eve").refusals == ()
 
     @pytest.mark.parametrize("who", [PAIR, PAIR.replace(" ", "")])
     def test_pair_of_subjects_is_shown_as_banned(self, who: str) -> None:

@@ -34,18 +34,14 @@ def data_of(page: str) -> list[dict[str, object]]:
     return [json.loads(each) for each in re.findall('<script type="application/json">(.*?)</script>', page)]
 
 
-def test_page_is_one_file_that_loads_nothing() -> None:
+def test_page_is_one_file_that_loads_nothing_with_data_of_each_window() -> None:
     text = file_of([answer(10, busy=30), answer(60, busy=30)])
 
     assert text.count("<style>") == 1
     assert re.findall("<(?:link|img|iframe|base|form)|<[^>]*\\s(?:style|src|href|srcset|on[a-z]+)=", text) == []
     policy = re.search("default-src 'none'; style-src 'sha256-[^']+'; script-src 'sha256-[^']+'", unescape(text))
     assert policy is not None
-
-
-def test_each_window_has_its_own_data() -> None:
-    first, second = data_of(file_of([answer(10, busy=30), answer(60, busy=30)]))
-
+    first, second = data_of(text)
     assert (first["window"], second["window"]) == ("10 s", "60 s")
     assert first["peaks"] == [[1, 9], [30, 1]]
     assert first["names"][0] == ["busy", 30, 30, ""]  # type: ignore[index]
