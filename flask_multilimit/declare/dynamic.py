@@ -67,7 +67,7 @@ class DynamicRules:
             rules = self._call(subject, ask)
         except Exception as error:
             self._report(name, error)
-            rules_instead = self._rules_instead(subject, name)
+            rules_instead = self.without_call(subject)
             if rules_instead is None:
                 raise NoRules from error
             return rules_instead
@@ -89,12 +89,16 @@ class DynamicRules:
                 return self._call(subject)
             except Exception as error:
                 self._report(name, error)
-                return self._rules_instead(subject, name)
+                return self.without_call(subject)
         return self._last_good(name)
 
     def without_call(self, subject: Subject) -> tuple[Rule, ...] | None:
-        """The rules of ``subject`` if the callable were to fail; ``None`` if there are none."""
-        return self._rules_instead(subject, _name_of(subject))
+        """The rules of ``subject`` if the callable fails; ``None`` if there are none."""
+        fallback = self.declaration.fallback
+        if fallback is not None and self._may_be_shared(subject):
+            return fallback
+        rules = self._last_good(_name_of(subject))
+        return fallback if rules is None else rules
 
     def _call(self, subject: Subject, ask: Callable[..., object] = ask_callable) -> tuple[Rule, ...]:
         given = ask(self._give_rules, *self._arguments(subject))
@@ -117,14 +121,6 @@ class DynamicRules:
     def _last_good(self, name: str) -> tuple[Rule, ...] | None:
         _, rules = self._good.get(name, (0, None))
         return rules
-
-    def _rules_instead(self, subject: Subject, name: str) -> tuple[Rule, ...] | None:
-        """The rules if the callable fails; ``None`` if there are none."""
-        fallback = self.declaration.fallback
-        if fallback is not None and self._may_be_shared(subject):
-            return fallback
-        rules = self._last_good(name)
-        return fallback if rules is None else rules
 
     def _may_be_shared(self, subject: Subject) -> bool:
         """Whether several clients may be ``subject``: an address, everyone, or all that have no id."""
