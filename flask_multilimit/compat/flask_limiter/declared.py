@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, ClassVar, TypedDict, TypeVar, overload
 
 from flask import Blueprint, Response, request
@@ -104,7 +105,7 @@ class Limit:
     is_meta: ClassVar[bool] = False
     override_defaults: bool | None = field(default=False, init=False)
     limiter: Any = field(init=False, repr=False, compare=False)
-    _known: dict[str, tuple[RuntimeLimit, ...]] = field(init=False, repr=False, compare=False, default_factory=dict)
+    _limits_in: Callable[[str], tuple[RuntimeLimit, ...]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name in ("key_function", "exempt_when", "deduct_when", "on_breach"):
@@ -123,6 +124,7 @@ class Limit:
             each if isinstance(each, MetaLimit) else MetaLimit(each, key_function=self.key_function)
             for each in self.meta_limits or ()
         )
+        self._limits_in = lru_cache(TEXTS_REMEMBERED)(self._make_limits)
         if not callable(self.limit_provider):
             self._items(self.limit_provider)
 
@@ -148,15 +150,10 @@ class Limit:
         """The limits that apply now. Raises what a callable of the app raises, and :class:`ConfigurationError` for text
         that is no limit."""
         text = self.limit_provider() if callable(self.limit_provider) else self.limit_provider
-        if not text:
-            return iter(())
-        found = self._known.get(text)
-        if found is None:
-            found = tuple(RuntimeLimit(item, self.limit_by, self) for item in self._items(text))
-            if len(self._known) >= TEXTS_REMEMBERED:
-                self._known.clear()
-            self._known[text] = found
-        return iter(found)
+        return iter(self._limits_in(text) if text else ())
+
+    def _make_limits(self, text: str) -> tuple[RuntimeLimit, ...]:
+        return tuple(RuntimeLimit(item, self.limit_by, self) for item in self._items(text))
 
     def _items(self, text: str) -> tuple[RateLimitItem, ...]:
         """Raises :class:`ConfigurationError` unless ``text`` is a limit that this kind can have, or empty."""
