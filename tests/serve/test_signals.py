@@ -3,40 +3,26 @@
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from blinker import NamedSignal
 from flask import Flask, abort, request
 from flask.testing import FlaskClient
 
-from flask_multilimit import Ban, Decision, LimitType, MultiLimit, RateLimitExceeded, rate_limiter, signals
+from flask_multilimit import Ban, LimitType, MultiLimit, RateLimitExceeded, rate_limiter, signals
 from flask_multilimit.declare.unwrap import name_of
 from flask_multilimit.signals import limit_event, limits_checked, log_once_a_minute, request_rejected, subject_banned
 from support.asking import heard, statuses
 from support.doubles import raising
 
-
-class Sent(NamedTuple):
-    name: str
-    sender: object
-    decision: Decision
-    endpoint: str
-    subjects: dict[str, str]
+Sent = list[tuple[str, dict[str, Any]]]
 
 
 @pytest.fixture
-def sent() -> Iterator[list[Sent]]:
-    """The signals that were sent, in order."""
-    found: list[Sent] = []
-
-    def checked(sender: object, **arguments: Any) -> None:
-        found.append(Sent("checked", sender, **arguments))
-
-    def rejected(sender: object, **arguments: Any) -> None:
-        found.append(Sent("rejected", sender, **arguments))
-
-    with limits_checked.connected_to(checked), request_rejected.connected_to(rejected):
+def sent(app: Flask) -> Iterator[Sent]:
+    """The signals that the app sent, in order: the name of each, and its arguments."""
+    with heard(app, limits_checked, request_rejected) as found:
         yield found
 
 
@@ -45,21 +31,20 @@ def limit(app: Flask, **options: Any) -> FlaskClient:
     return app.test_client()
 
 
-def test_check_sends_limits_checked_and_refusal_also_sends_request_rejected(
-    limited_app: Flask, sent: list[Sent]
-) -> None:
+def test_check_sends_limits_checked_and_refusal_also_sends_request_rejected(limited_app: Flask, sent: Sent) -> None:
     client = limit(limited_app)
 
     client.get("/")
     client.get("/")
 
-    assert [each.name for each in sent] == ["checked", "checked", "rejected"]
-    assert [each.decision.allowed for each in sent] == [True, False, False]
-    assert sent[1][1:] == sent[2][1:]
-    assert sent[0].decision.id != sent[1].decision.id
+    assert [name for name, _ in sent] == ["limits-checked", "limits-checked", "request-rejected"]
+    (_, first), (_, checked), (_, rejected) = sent
+    assert [told["decision"].allowed for _, told in sent] == [True, False, False]
+    assert checked == rejected
+    assert first["decision"].id != checked["decision"].id
 
 
-def test_signal_has_app_endpoint_and_subjects(app: Flask, sent: list[Sent]) -> None:
+def test_signal_has_endpoint_and_subjects(app: Flask, sent: Sent) -> None:
     MultiLimit(app, user_loader=lambda: request.headers.get("X-User"))
 
     @app.get("/")
@@ -74,9 +59,9 @@ def test_signal_has_app_endpoint_and_subjects(app: Flask, sent: list[Sent]) -> N
     client.get("/", environ_base={"REMOTE_ADDR": "::ffff:203.0.113.7"}, headers={"X-User": "a:b"})
     client.get("/", environ_base={"REMOTE_ADDR": "2001:db8::1"})
 
-    assert [(each.sender, each.endpoint) for each in sent] == [(app, "view")] * 2
-    assert sent[0].subjects == {"ip": "203.0.113.7", "user": "a:b", "tenant": "t1", "default": ""}
-    assert sent[1].subjects == {
+    assert [told["endpoint"] for _, told in sent] == ["view"] * 2
+    assert sent[0][1]["subjects"] == {"ip": "203.0.113.7", "user": "a:b", "tenant": "t1", "default": ""}
+    assert sent[1][1]["subjects"] == {
         "ip": "2001:db8::/64",
         "anonymous": "2001:db8::/64",
         "tenant": "t1",
@@ -84,7 +69,7 @@ def test_signal_has_app_endpoint_and_subjects(app: Flask, sent: list[Sent]) -> N
     }
 
 
-def test_signals_and_events_name_the_id_that_the_app_knows(app: Flask, sent: list[Sent]) -> None:
+def test_signals_and_events_name_the_id_that_the_app_knows(app: Flask, sent: Sent) -> None:
     """Also if it looks like a digest, so that storage has another form of it."""
     user = f"*{'0a' * 20}"
     MultiLimit(app, user_loader=lambda: user)
@@ -93,13 +78,13 @@ def test_signals_and_events_name_the_id_that_the_app_knows(app: Flask, sent: lis
     with heard(app, limit_event) as events, heard(app, subject_banned) as banned:
         statuses(app, *["/"] * 2)
 
-    assert [each.subjects for each in sent] == [{"user": user}] * 3
+    assert [told["subjects"] for _, told in sent] == [{"user": user}] * 3
     assert [each["event"].subjects for _, each in events] == [{"user": user}] * 2
     assert [each["subject"] for _, each in banned] == [user]
 
 
 def test_signal_does_not_name_the_subject_of_several_parts_that_a_client_chose_to_look_like(
-    app: Flask, sent: list[Sent]
+    app: Flask, sent: Sent
 ) -> None:
     MultiLimit(app)
     tenant = lambda: request.args["tenant"]  # noqa: E731
@@ -107,38 +92,40 @@ def test_signal_does_not_name_the_subject_of_several_parts_that_a_client_chose_t
     app.add_url_rule("/one", "one", rate_limiter(type=tenant, name="tenant")(lambda: "ok"))
     statuses(app, "/both?tenant=ours")
 
-    statuses(app, f"/one?tenant={sent[0].subjects['tenant']}", environ_base={"REMOTE_ADDR": "192.0.2.1"})
+    statuses(app, f"/one?tenant={sent[0][1]['subjects']['tenant']}", environ_base={"REMOTE_ADDR": "192.0.2.1"})
 
-    assert sent[1].subjects != sent[0].subjects
+    assert sent[1][1]["subjects"] != sent[0][1]["subjects"]
 
 
-def test_signal_has_no_subject_of_a_limiter_that_does_not_apply(limited_app: Flask, sent: list[Sent]) -> None:
+def test_signal_has_no_subject_of_a_limiter_that_does_not_apply(limited_app: Flask, sent: Sent) -> None:
     exempt = rate_limiter(type=LimitType.IP, exempt_when=lambda: True)
     without_subject = rate_limiter(type=lambda: None, name="tenant")
     limited_app.add_url_rule("/", "view", exempt(without_subject(rate_limiter()(lambda: "ok"))))
 
     limited_app.test_client().get("/")
 
-    assert sent[0].subjects == {"default": ""}
+    assert sent[0][1]["subjects"] == {"default": ""}
 
 
-def test_exempt_request_sends_no_signal(limited_app: Flask, sent: list[Sent]) -> None:
+def test_exempt_request_sends_no_signal(limited_app: Flask, sent: Sent) -> None:
     client = limit(limited_app, exempt_when=lambda: True)
     client.get("/")
     assert sent == []
 
 
-def test_signal_names_a_function_by_module_and_name(limited_app: Flask, sent: list[Sent]) -> None:
+def test_signal_names_a_function_by_module_and_name(limited_app: Flask, sent: Sent) -> None:
     @rate_limiter()
     def service() -> None: ...
 
     with limited_app.app_context():
         service()
 
-    assert sent[0].endpoint.endswith("test_signals:test_signal_names_a_function_by_module_and_name.<locals>.service")
+    assert sent[0][1]["endpoint"].endswith(
+        "test_signals:test_signal_names_a_function_by_module_and_name.<locals>.service"
+    )
 
 
-def test_refusal_is_signalled_before_error_handlers_run(limited_app: Flask, sent: list[Sent]) -> None:
+def test_refusal_is_signalled_before_error_handlers_run(limited_app: Flask, sent: Sent) -> None:
     seen: list[int] = []
 
     @limited_app.errorhandler(RateLimitExceeded)
@@ -174,7 +161,7 @@ def test_receiver_can_read_the_request(limited_app: Flask, is_async: bool) -> No
 @pytest.mark.parametrize("signal", [limits_checked, request_rejected], ids=lambda signal: signal.name)
 @pytest.mark.parametrize("error", [ZeroDivisionError("broken"), RateLimitExceeded], ids=["error", "refusal"])
 def test_receiver_that_raises_is_logged_and_changes_no_decision(
-    limited_app: Flask, caplog: pytest.LogCaptureFixture, signal: NamedSignal, error: Exception, sent: list[Sent]
+    limited_app: Flask, caplog: pytest.LogCaptureFixture, signal: NamedSignal, error: Exception, sent: Sent
 ) -> None:
     def receiver(_: object, **__: object) -> None:
         if isinstance(error, Exception):
@@ -187,7 +174,7 @@ def test_receiver_that_raises_is_logged_and_changes_no_decision(
         statuses = [client.get("/").status_code for _ in range(2)]
 
     assert statuses == [200, 429]
-    assert [each.name for each in sent] == ["checked", "checked", "rejected"]
+    assert [name for name, _ in sent] == ["limits-checked", "limits-checked", "request-rejected"]
     assert [(record.levelname, record.name, record.getMessage()) for record in caplog.records] == [
         ("ERROR", "shop", f"Rate limits: the receiver {name_of(receiver)} of the signal '{signal.name}' raised")
     ]
