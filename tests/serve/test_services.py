@@ -108,27 +108,18 @@ def test_command_warns_once_that_quotas_in_memory_end_with_it(
     assert [warning in each for each in logged] == [True] * warned
 
 
-def test_worker_started_by_a_click_program_is_not_warned(app: Flask, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    "context",
+    [click.Context(click.Command("worker")), click.Context(run_command, obj=ScriptInfo())],
+    ids=["worker of a click program", "flask run that loads the app"],
+)
+def test_function_in_a_program_that_goes_on_is_not_warned(
+    app: Flask, caplog: pytest.LogCaptureFixture, context: click.Context
+) -> None:
     app.testing = False
     MultiLimit(app)  # in memory, for which a command of Flask would be warned
 
-    @click.command()
-    def worker() -> None:  # like the long-lived worker of Celery
-        with app.app_context():
-            send_mail()
-
-    worker.main([], standalone_mode=False)
-
-    assert not caplog.records
-
-
-def test_function_called_while_flask_run_loads_the_app_is_not_warned(
-    app: Flask, caplog: pytest.LogCaptureFixture
-) -> None:
-    app.testing = False
-    MultiLimit(app)
-
-    with click.Context(run_command, obj=ScriptInfo()), app.app_context():
+    with context, app.app_context():
         send_mail()
 
     assert not caplog.records
