@@ -65,10 +65,7 @@ def test_peek_in_an_unmatched_request_shows_unmatched_limits(
     app: Flask, storage: RecordingStorage, unmatched: str | None
 ) -> None:
     multilimit = MultiLimit(app, storage=storage, unmatched_limits=unmatched)
-
-    @app.errorhandler(404)
-    def not_found(_: Exception) -> tuple[list[int], int]:
-        return [status.remaining for status in multilimit.peek().statuses], 404
+    app.register_error_handler(404, lambda _: ([each.remaining for each in multilimit.peek().statuses], 404))
 
     assert ask(app, "/nowhere").json == ([8] if unmatched else [])
 

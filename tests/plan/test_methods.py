@@ -27,12 +27,8 @@ def test_limiter_for_post_has_a_quota_beside_one_for_get_or_for_all_methods(
     app: Flask, storage: RecordingStorage, other: dict[str, Any], key: str
 ) -> None:
     MultiLimit(app, storage=storage)
-
-    @app.route("/", methods=BOTH)
-    @rate_limiter(**other)
-    @rate_limiter(rules="1/minute", methods=["POST"])
-    def login() -> str:
-        return "ok"
+    for_post = rate_limiter(rules="1/minute", methods=["POST"])
+    app.add_url_rule("/", "login", rate_limiter(**other)(for_post(view())), methods=BOTH)
 
     assert get_and_post(app) == [200, 200]
     assert statuses(app, "/") == [429]

@@ -78,10 +78,8 @@ def test_error_handler_for_refusals_answers_a_refusal_in_another_handler(limited
 def test_refusal_in_a_handler_for_refusals_gets_the_default_answer(limited_app: Flask) -> None:
     not_found_handler(limited_app, rules="1/hour")
 
-    @limited_app.errorhandler(429)
-    @rate_limiter(rules="1/minute")
-    def slower(_: RateLimitExceeded) -> tuple[str, int]:
-        return "slower", 429
+    slower: Callable[[Exception], Any] = rate_limiter(rules="1/minute")(lambda _: ("slower", 429))
+    limited_app.register_error_handler(429, slower)
 
     answers = [ask(limited_app, "/nowhere") for _ in range(3)]
 

@@ -195,9 +195,8 @@ def test_refusal_uses_the_response_class_of_the_app(limited_app: Flask, limited:
 
 
 def test_retry_after_and_cache_control_of_the_app_are_replaced(limited_app: Flask, limited: FlaskClient) -> None:
-    @limited_app.errorhandler(429)
-    def handler(_: RateLimitExceeded) -> tuple[str, int, dict[str, str]]:
-        return "slower!", 429, {"retry-after": "1", "cache-control": "public"}
+    theirs = {"retry-after": "1", "cache-control": "public"}
+    limited_app.register_error_handler(429, lambda _: ("slower!", 429, theirs))
 
     response = refusal(limited)
 

@@ -10,6 +10,7 @@ from werkzeug.exceptions import HTTPException, ServiceUnavailable
 from werkzeug.test import TestResponse
 
 from flask_multilimit import IP, MultiLimit, RateLimitExceeded, Reserve, problem, rate_limiter
+from support.asking import view
 
 RESERVE = Reserve({"critical": 0.5}, lambda: request.args.get("priority"))
 REDUCED = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
@@ -19,13 +20,10 @@ QUOTA = "https://iana.org/assignments/http-problem-types#quota-exceeded"
 def app_with(*limiters: Any) -> Flask:
     app = Flask(__name__)
     app.extensions["limits"] = MultiLimit(app)
-
-    def view() -> str:
-        return "ok"
-
+    limited: Any = view()
     for limiter in limiters:
-        view = limiter(view)
-    app.get("/")(view)
+        limited = limiter(limited)
+    app.add_url_rule("/", "view", limited)
     return app
 
 
@@ -85,10 +83,7 @@ def test_client_that_exceeds_its_own_limit_as_well_gets_429() -> None:
 @pytest.mark.parametrize("handled", [RateLimitExceeded, 429, HTTPException])
 def test_error_handler_for_refusals_gets_the_503(handled: Any) -> None:
     app = shedding()
-
-    @app.errorhandler(handled)
-    def too_many(error: Any) -> tuple[dict[str, Any], int]:
-        return problem(error) | {"support": "help@example.com"}, error.code
+    app.register_error_handler(handled, lambda error: (problem(error) | {"support": "help@example.com"}, error.code))
 
     response = refused(app)
 
@@ -100,11 +95,7 @@ def test_error_handler_for_refusals_gets_the_503(handled: Any) -> None:
 @pytest.mark.parametrize("handled", [503, ServiceUnavailable])
 def test_error_handler_for_503_alone_does_not_get_the_refusal(handled: Any) -> None:
     app = shedding()
-
-    @app.errorhandler(handled)
-    def down(_: Any) -> tuple[str, int]:
-        return "down for maintenance", 503
-
+    app.register_error_handler(handled, lambda _: ("down for maintenance", 503))
     assert refused(app).get_json()["type"] == REDUCED
 
 
