@@ -62,29 +62,25 @@ def test_form_offers_the_parts_that_can_be_changed(ada: FlaskClient) -> None:
     assert types == ["default", "ip", "user"]
 
 
-def test_form_offers_the_limits_of_extensions_that_the_page_limits_links_to(app: Flask, ada: FlaskClient) -> None:
+@pytest.mark.parametrize(
+    ("endpoint", "limiter", "rule", "text"),
+    [("show", "plan", "plan-3600s", "5 per 3600s"), ("unmatched", "ip", "ip-60s", "9 per 60s")],
+)
+def test_form_offers_limits_of_extensions_and_of_requests_without_a_route_that_the_page_limits_links_to(
+    endpoint: str, limiter: str, rule: str, text: str
+) -> None:
     def listing(_: Flask, endpoint: str) -> dict[str, list[RateLimiter]]:
         return {"mail plans": [rate_limiter("5/hour", type=lambda: "ann", name="plan")]} if endpoint == "show" else {}
 
+    app = made(MULTILIMIT_UNMATCHED_LIMITS={"type": "ip", "rules": "9/minute"})
     app.extensions["multilimit"].add_listing(listing)
+    ada, part = browser_of("ada", app), {"endpoint": endpoint, "part": f"rule:{rule}"}
 
-    form = previewed(ada, endpoint="show", part="rule:plan-3600s").text
-    shadow = previewed(ada, **{**RULE, "part": "rule:plan-3600s", "what": "shadow"}).text
+    form, shadow = previewed(ada, **part).text, previewed(ada, **{**RULE, **part, "what": "shadow"}).text
 
-    assert '<option value="rule:plan-3600s" selected>plan-3600s: 5 per 3600s</option>' in form
-    assert "<strong>limiter plan at show: shadow</strong>" in shadow
-
-
-def test_form_offers_the_limits_of_requests_without_a_route_that_the_page_limits_links_to() -> None:
-    ada = browser_of("ada", made(MULTILIMIT_UNMATCHED_LIMITS={"type": "ip", "rules": "9/minute"}))
-    unmatched = {"endpoint": "unmatched", "part": "rule:ip-60s"}
-
-    form = previewed(ada, **unmatched).text
-    shadow = previewed(ada, **{**RULE, **unmatched, "what": "shadow"}).text
-
-    assert "change?endpoint=unmatched&amp;part=rule%3Aip-60s" in ada.get(f"{ROOT}limits").text
-    assert '<option value="rule:ip-60s" selected>ip-60s: 9 per 60s</option>' in form
-    assert "<strong>limiter ip at unmatched: shadow</strong>" in shadow
+    assert f"change?endpoint={endpoint}&amp;part=rule%3A{rule}" in ada.get(f"{ROOT}limits").text
+    assert f'<option value="rule:{rule}" selected>{rule}: {text}</option>' in form
+    assert f"<strong>limiter {limiter} at {endpoint}: shadow</strong>" in shadow
 
 
 def test_preview_shows_a_change_without_making_it(app: Flask, ada: FlaskClient) -> None:

@@ -172,35 +172,28 @@ def test_no_format_is_recognised_in_other_text() -> None:
     assert recognised(["MZ\x90\x00", "hello", "{}", "[]", "1"], UTC) is None
 
 
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
-        (
-            '$remote_addr - [$time_iso8601] $host "$request" $status $request_time "$http_x_api_key"',
-            '203.0.113.7 - [2026-11-22T03:19:27+00:00] shop.example "GET /items?page=2 HTTP/1.1" 200 0.500 "k1"',
-        ),
-        (
-            "$msec $remote_addr $request_method $uri$is_args$args $status $host $http_x_api_key",
-            "1795317566.500 203.0.113.7 GET /items?page=2 200 shop.example k1",
-        ),
-        (
-            "$msec $remote_addr $request_method $request_uri question=$is_args $status $host $http_x_api_key",
-            "1795317566.500 203.0.113.7 GET /items?page=2 question=? 200 shop.example k1",
-        ),
-        (
-            '%{%Y-%m-%dT%H:%M:%S%z}t %a %v "%m" %U%q %>s %{X-API-KEY}i',
-            '2026-11-22T03:19:27+0000 203.0.113.7 shop.example "GET" /items?page=2 200 k1',
-        ),
-        (
-            '%h %{msec}t %V \\"%r\\" %!400,501s %{X-Api-Key}i %%',
-            '203.0.113.7 1795317566500 shop.example "GET /items?page=2 HTTP/1.0" 200 k1 %',
-        ),
-        (
-            "%(t)s %(h)s %({host}i)s '%(r)s' %(s)s %({x-api-key}i)s %(L)s",
-            "[22/Nov/2026:03:19:27 +0000] 203.0.113.7 shop.example 'GET /items?page=2 HTTP/1.1' 200 k1 0.500000",
-        ),
-    ],
-)
+WITH_THEIR_LINES = r"""
+$remote_addr - [$time_iso8601] $host "$request" $status $request_time "$http_x_api_key"
+203.0.113.7 - [2026-11-22T03:19:27+00:00] shop.example "GET /items?page=2 HTTP/1.1" 200 0.500 "k1"
+
+$msec $remote_addr $request_method $uri$is_args$args $status $host $http_x_api_key
+1795317566.500 203.0.113.7 GET /items?page=2 200 shop.example k1
+
+$msec $remote_addr $request_method $request_uri question=$is_args $status $host $http_x_api_key
+1795317566.500 203.0.113.7 GET /items?page=2 question=? 200 shop.example k1
+
+%{%Y-%m-%dT%H:%M:%S%z}t %a %v "%m" %U%q %>s %{X-API-KEY}i
+2026-11-22T03:19:27+0000 203.0.113.7 shop.example "GET" /items?page=2 200 k1
+
+%h %{msec}t %V \"%r\" %!400,501s %{X-Api-Key}i %%
+203.0.113.7 1795317566500 shop.example "GET /items?page=2 HTTP/1.0" 200 k1 %
+
+%(t)s %(h)s %({host}i)s '%(r)s' %(s)s %({x-api-key}i)s %(L)s
+[22/Nov/2026:03:19:27 +0000] 203.0.113.7 shop.example 'GET /items?page=2 HTTP/1.1' 200 k1 0.500000
+"""
+
+
+@pytest.mark.parametrize(("text", "line"), [pair.split("\n") for pair in WITH_THEIR_LINES.strip().split("\n\n")])
 def test_format_strings_of_nginx_apache_and_gunicorn_are_read(text: str, line: str) -> None:
     request = request_in(line, text, "X-Api-Key")
 
