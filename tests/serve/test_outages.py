@@ -180,10 +180,6 @@ class TestSeveralProcessesWarning:
         assert "each of them counts by itself and admits the full limit" in warning
         assert "redis://localhost:6379/0" in warning
 
-    def test_single_process_is_not_warned_of(self, app: Flask, caplog: pytest.LogCaptureFixture) -> None:
-        MultiLimit(app)
-        assert self.warnings(app, caplog, multiprocess=False) == []
-
     @pytest.mark.parametrize("count", [1, 2])
     def test_processes_of_granian_which_reports_one_are_counted(
         self, app: Flask, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, count: int
@@ -193,14 +189,14 @@ class TestSeveralProcessesWarning:
         warnings = self.warnings(app, caplog, multiprocess=False, server="Granian")
         assert ["MULTILIMIT_STORAGE_URI=memory://" in each for each in warnings] == [True] * (count - 1)
 
-    @pytest.mark.parametrize("setting", [{"MULTILIMIT_WORKERS": 1}, {"MULTILIMIT_ENABLED": False}])
-    def test_setting_for_one_worker_or_disabled_limits_gives_no_warning(
+    @pytest.mark.parametrize("setting", [{}, {"MULTILIMIT_WORKERS": 1}, {"MULTILIMIT_ENABLED": False}])
+    def test_single_process_or_disabled_limits_give_no_warning(
         self, app: Flask, caplog: pytest.LogCaptureFixture, setting: dict[str, Any]
     ) -> None:
         """Adapters from ASGI always say that there may be several."""
         app.config.update(setting)
         MultiLimit(app)
-        assert self.warnings(app, caplog) == []
+        assert self.warnings(app, caplog, multiprocess=bool(setting)) == []
 
     @pytest.mark.parametrize("certain", [True, False])
     def test_processes_with_shared_storage_are_warned_of_if_their_number_is_unknown(
