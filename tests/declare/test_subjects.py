@@ -96,10 +96,8 @@ def test_value_that_is_no_list_of_parts_has_no_parts(value: str) -> None:
 def test_each_value_of_a_path_variable_has_its_own_quota(app: Flask, storage: RecordingStorage) -> None:
     MultiLimit(app, storage=storage)
 
-    def room() -> str:
-        return str((request.view_args or {})["room"])
-
-    app.add_url_rule("/<room>", "view", rate_limiter(type=room, name="room", rules="1/minute")(lambda room: room))
+    by_room = rate_limiter("1/minute", type=lambda: str((request.view_args or {})["room"]), name="room")
+    app.add_url_rule("/<room>", "view", by_room(lambda room: room))
 
     assert statuses(app, "/a", "/a", "/b", "/%C3%A4%3A", "/%C3%A4%3A") == [200, 429, 200, 200, 429]
 
@@ -162,10 +160,7 @@ class TestAppsAndStorages:
         inner.config["TESTING"] = True
         count_failures = rate_limiter(rules="1/minute", charge_when=lambda response: response.status_code >= 400)
 
-        def forward() -> Response:
-            return Response.from_app(inner, request.environ)
-
-        outer.add_url_rule("/", "view", count_failures(forward))
+        outer.add_url_rule("/", "view", count_failures(lambda: Response.from_app(inner, request.environ)))
         inner.add_url_rule("/", "view", rate_limiter(rules="2/hour", name="inside")(lambda: ("no", 400)))
 
         assert statuses(outer, "/", "/") == [400, 429]

@@ -402,11 +402,8 @@ class TestCustomTypes:
             asked.append(1)
             return "a"
 
-        @limited_app.get("/")
-        @rate_limiter(type=tenant, name="tenant", rules="10/minute; 100/hour")
-        @rate_limiter(type=tenant, name="tenant", rules="1000/day")
-        def view() -> str:
-            return "ok"
+        outer, inner = (rate_limiter(rules, type=tenant, name="tenant") for rules in ("10/minute; 100/hour", "9/day"))
+        limited_app.add_url_rule("/", "view", outer(inner(lambda: "ok")))
 
         client.get("/")
 
@@ -415,11 +412,8 @@ class TestCustomTypes:
     def test_one_callable_under_two_names_is_two_types(
         self, limited_app: Flask, client: FlaskClient, storage: RecordingStorage
     ) -> None:
-        @limited_app.get("/")
-        @rate_limiter(type=api_key, name="key", rules="10/minute")
-        @rate_limiter(type=api_key, name="again", rules="20/minute")
-        def view() -> str:
-            return "ok"
+        outer, inner = (rate_limiter("10/minute", type=api_key, name=name) for name in ("key", "again"))
+        limited_app.add_url_rule("/", "view", outer(inner(lambda: "ok")))
 
         assert client.get("/", headers={"X-API-Key": "a"}).status_code == 200
         assert storage.keys_asked == [

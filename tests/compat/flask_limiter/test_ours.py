@@ -131,10 +131,7 @@ def test_application_limits_count_requests_refused_inside_the_view(app: Flask) -
     limiter = Limiter(get_remote_address, app=app, application_limits=["3/hour"])
     inner = limiter.limit("1/hour")(named("v10"))
 
-    @app.get("/")
-    def index() -> str:
-        return inner()
-
+    app.get("/", endpoint="index")(lambda: f"{inner()}")
     app.get("/other", endpoint="other")(lambda: abort(404))
 
     assert codes(app, 4) == [200, 429, 429, 429]
