@@ -108,7 +108,8 @@ def test_support_customers_and_the_next_request_learn_the_same(seed: int) -> Non
             assert told.allowed in {passed, None}
             assert passed or everywhere.allowed is False
             if not passed and told.retry_after and "-ban" not in response.text:
-                assert response.headers["Retry-After"] == str(math.ceil(told.retry_after))
+                later = told.listed is not None  # an entry ends by a clock that goes on
+                assert 0 <= math.ceil(told.retry_after) - int(response.headers["Retry-After"]) <= later
             page: Any = browser.get("/rate_limit", **asked).json  # a refusal, for a client that is denied
             on_page = {each["policy"]: each["remaining"] for each in page.get("resources", {}).values()}
             in_fields = {name: values["r"] for name, values in read_list(response.headers.get("RateLimit", ""))}
