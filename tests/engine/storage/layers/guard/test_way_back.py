@@ -241,25 +241,6 @@ def test_each_check_that_threads_get_admitted_around_an_outage_is_charged_once(w
     assert limiter.peek(hits("100000/hour")).remaining == 100_000 - sum(admitted)
 
 
-@pytest.mark.parametrize("mended_first", [False, True], ids=["settled before its end", "settled after its end"])
-@pytest.mark.parametrize("units", [0, 1, 3])
-def test_settlement_applies_to_a_charge_of_an_outage_before_and_after_its_end(
-    broken: Workers, *, units: int, mended_first: bool
-) -> None:
-    limiter = broken.limiter
-    decision = limiter.check(hits("5/minute"))
-    limiter.check(hits("5/minute"))
-    if mended_first:
-        broken.mend()
-
-    limiter.settle(decision, units)
-
-    if not mended_first:
-        assert limiter.peek(hits("5/minute")).remaining == 4 - units
-        broken.mend()
-    assert limiter.peek(hits("5/minute")).remaining == 4 - units
-
-
 @pytest.mark.parametrize("algorithm", sorted(RATES))
 @pytest.mark.parametrize("mended_first", [False, True], ids=["settled before its end", "settled after its end"])
 def test_check_of_an_outage_without_an_estimate_is_settled_before_and_after_its_end(
@@ -427,19 +408,6 @@ def test_settlement_whose_reply_alone_is_lost_begins_no_outage_and_counts_once(w
     assert (limiter.health().state, limiter.peek(hits("9/hour")).remaining) == ("working", 4)
 
 
-@pytest.mark.parametrize("units", [0, 4])
-def test_a_settlement_of_a_check_whose_reply_is_lost_reaches_the_storage(workers: Workers, units: int) -> None:
-    limiter, plan = workers.limiter, hits("9/hour")
-    workers.storage.loses_replies = True
-    admitted = limiter.check(plan)
-
-    limiter.settle(admitted, units)
-    workers.mend()
-
-    assert admitted.decided_by == "local"
-    assert workers.storage.peek(plan).remaining == 9 - units
-
-
 @pytest.mark.parametrize("algorithm", sorted(RATES))
 def test_a_settlement_whose_reply_is_lost_counts_once(workers: Workers, algorithm: str) -> None:
     limiter, plan = workers.limiter, hits(rule(algorithm, 3600, 9), cost=2)
@@ -580,21 +548,6 @@ def test_reset_also_resets_the_local_share(returning: Workers) -> None:
     assert returning.admitted(plan) == [10]
     limiter.reset(plan)
     assert returning.admitted(plan) == [10]
-
-
-def test_refund_of_a_pending_charge_is_made_with_it(workers: Workers) -> None:
-    limiter, plan = workers.limiter, hits("10/minute")
-    workers.break_down()
-    first, second = limiter.check(plan), limiter.check(plan)
-    workers.half_open()
-
-    limiter.refund(first)
-    third = limiter.check(plan)
-    limiter.refund(third)
-    workers.mend()
-
-    assert (first.decided_by, second.decided_by, third.decided_by) == ("local", "local", "memory")
-    assert limiter.peek(plan).remaining == 9
 
 
 def test_failure_while_half_open_belongs_to_the_same_outage(
