@@ -27,21 +27,6 @@ def at(text: str, zone: ZoneInfo = BERLIN) -> int:
     return round(datetime.fromisoformat(text).replace(tzinfo=zone).timestamp()) * SECOND
 
 
-def test_quota_is_full_again_exactly_when_the_period_ends(bench: Bench) -> None:
-    bench.clock.now = at("2026-11-14 23:59:59")
-    wanted = hits(MONTH)
-    assert [bench.limiter.check(wanted).remaining for _ in range(3)] == [2, 1, 0]
-
-    refused = bench.limiter.check(wanted)
-    assert (refused.allowed, refused.retry_after, refused.reset_after) == (False, 1.0, 1.0)
-
-    bench.clock.now += SECOND - 1
-    assert not bench.limiter.check(wanted).allowed
-    bench.clock.now += 1
-    decision = bench.limiter.check(wanted)
-    assert (decision.remaining, decision.reset_after) == (2, (at("2026-12-15") - at("2026-11-15")) / SECOND)
-
-
 def test_calendar_with_other_rules_is_charged_all_or_nothing(bench: Bench) -> None:
     bench.clock.now = at("2026-11-20")
     rules = [MONTH, Rule(60, 2), Concurrent(5), Calendar(4, "day"), Rule(10, 5, algorithm="gcra", burst=5)]
@@ -110,16 +95,6 @@ def test_settlement_counts_in_the_period_of_the_charge(bench: Bench) -> None:
     assert bench.limiter.check(hits(MONTH)).remaining == 2
     bench.limiter.refund(late)
     assert bench.limiter.peek(hits(MONTH)).remaining == 2, "units of a past period are not returned"
-
-
-def test_debt_lasts_until_the_period_ends(bench: Bench) -> None:
-    bench.clock.now = at("2026-11-14 23:00")
-    bench.limiter.settle(bench.limiter.check(hits(MONTH)), 5)
-
-    refused = bench.limiter.check(hits(MONTH))
-    assert (refused.allowed, refused.retry_after) == (False, 3_600.0)
-    bench.clock.advance(3_600)
-    assert bench.limiter.check(hits(MONTH)).remaining == 2
 
 
 def test_check_without_an_estimate_passes_while_a_unit_is_free(bench: Bench) -> None:
