@@ -92,19 +92,6 @@ def test_refused_checks_and_peeks_store_no_key(limiter: Limiter, storage: Memory
 
 
 @each_algorithm
-def test_refused_subject_is_not_forgotten_within_its_window(limiter: Limiter, clock: Clock, algorithm: str) -> None:
-    clock.advance(0.123456)
-    exhaust(limiter, hits(rule(algorithm, 10, 5), subject="held"))
-    wait = round(limiter.peek(hits(rule(algorithm, 10, 5), subject="held")).retry_after * 1_000_000)
-
-    for n in range(1000):
-        limiter.check(hits(rule(algorithm, 10, 5), subject=str(n)))
-        clock.now += (wait - 1) // 1000
-
-    assert not limiter.check(hits(rule(algorithm, 10, 5), subject="held")).allowed
-
-
-@each_algorithm
 def test_subject_is_not_forgotten_early_when_its_rule_changes(limiter: Limiter, clock: Clock, algorithm: str) -> None:
     """A quota that is full under the old rule need not be full under the new one."""
     remembering = Limiter(MemoryStorage(clock))
@@ -224,12 +211,6 @@ def flood(limiter: Limiter, rules: Rules, clock: Clock, *, many: int = FLOOD, st
     for n in range(start, start + many):
         assert limiter.check(hits_for(rules, scope="api", subject=f"user:invented {n}")).allowed
         clock.advance(0.001)
-
-
-@each_algorithm
-def test_flood_of_subjects_fills_memory_only_up_to_its_bound(full: Limiter, clock: Clock, algorithm: str) -> None:
-    flood(full, [rule(algorithm, 60, 5), rule(algorithm, 3600, 50)], clock)
-    assert kept(full) <= FEW
 
 
 @each_algorithm
