@@ -392,11 +392,6 @@ class TestLogging:
         assert re.fullmatch(line, caplog.messages[0])
         assert re.search(line, (ROOT / self.PAGE).read_text())
 
-    def test_checks_are_counted_by_outcome(self, run: Run) -> None:
-        namespace = run(self.PAGE, "count")
-        statuses(namespace["app"], "/quote", 3)
-        assert namespace["checks"] == {("quote", "allowed"): 1, ("quote", "refused"): 2}
-
 
 class TestServices:
     PAGE = "docs/how-to/services.md"
