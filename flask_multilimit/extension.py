@@ -59,8 +59,8 @@ class MultiLimit:
     :param unmatched_limits: limits of requests that match no route or no method of it, in the same form.
     :param allow: networks and subjects that are never limited: ``["10.0.0.0/8", "user:42"]``. Those of
         ``MULTILIMIT_ALLOW`` apply as well.
-    :param deny: networks and subjects that are refused before any limit is checked. Those of ``MULTILIMIT_DENY`` apply
-        as well; a subject on both lists is allowed.
+    :param deny: networks and subjects that are refused before any limit is checked, unless they are allowed. Those of
+        ``MULTILIMIT_DENY`` apply as well.
     :param observers: callables that get every outcome as an :class:`Event`, such as ``PrometheusMetrics()``.
     :param on_rejected: called with the :class:`Decision` of a refusal; what it returns, if anything, is the response.
         If that gives no status, it is 429 or 503.
@@ -304,8 +304,8 @@ class MultiLimit:
             is limited has a response 429, or 503 by a ``reserve``, and the header fields in use. What the document
             itself says stays.
 
-        Without a document, the result is a dict to merge into one of OpenAPI 3: ``components``, and ``paths`` with
-        what to add to each operation. Raises :class:`ConfigurationError` for another document.
+        Without a document, the result is a dict to merge into one of OpenAPI 3: ``components`` and ``paths``. Raises
+        :class:`ConfigurationError` for another document.
         """
         gate, openapi = gate_in_force(), insight.openapi
         return openapi.additions(gate) if document is None else openapi.with_limits(gate, document)

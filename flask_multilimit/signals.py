@@ -44,7 +44,7 @@ limits_checked: NamedSignal = _signals.signal("limits-checked")
 """
 
 request_rejected: NamedSignal = _signals.signal("request-rejected")
-"""Sent after :data:`limits_checked` when a limit refuses, before :exc:`RateLimitExceeded` is raised.
+"""Sent after :data:`limits_checked` when a limit refuses, before any :exc:`RateLimitExceeded` is raised.
 
 Same arguments. ``decision.violated`` names every rule that refuses.
 """

@@ -38,8 +38,8 @@ class ControlConflict(ConfigurationError):  # noqa: N818 - the name says enough
 
 
 class NeedsForce(ConfigurationError):  # noqa: N818 - the name says enough
-    """The change would refuse, or let pass, (nearly) everyone; or it would end earlier than the denial or ban that it
-    replaces, and the client would pass then. Give ``force=True`` if that is intended."""
+    """The change would refuse, or let pass, (nearly) everyone; or apply to nothing; or end earlier than the denial or
+    ban that it replaces. Give ``force=True`` if that is intended."""
 
 
 class Terms(TypedDict, total=False):
@@ -147,7 +147,7 @@ class Control:
         :param limit: an additional limiter, as data: ``"10/minute"``, ``{"type": "ip", "rules": "10/minute"}``. Checks
             in views get none.
         :param force: make the change even if it leaves less than a hundredth of what is declared, lets pass 1,000 times
-            as much, or switches all limits off.
+            as much, leaves no limit that refuses, or applies to nothing.
         """
         given = dict(locals(), kind="override", limit={"rules": limit} if isinstance(limit, str) else limit)
         terms = {name: given.pop(name) for name in Terms.__annotations__}

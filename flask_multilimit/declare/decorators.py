@@ -96,7 +96,7 @@ def rate_limiter(
     """Declare a limiter on a view, a method, any function, or a blueprint: ``@rate_limiter("5/minute", type="ip")``.
     Stack as many as you like: they are checked together, in one step.
 
-    Put it below ``@app.route``, like every decorator of a view. A refused call raises :exc:`RateLimitExceeded`
+    Put it below ``@app.route``. A refused call raises :exc:`RateLimitExceeded`
     (HTTP 429; 503 if only limits refuse that all clients share and that have a ``reserve``) and leaves every quota
     as it was.
 
@@ -125,15 +125,15 @@ def rate_limiter(
         response does not count, it is refunded exactly. So at most ``count`` requests are in progress at any time. If
         the callable fails, the charge stands.
     :param settle: what the request really cost, which replaces the estimate, ``cost``: a callable of the response that
-        returns units, or ``None`` if the estimate stands; ``"header:X-Tokens"`` for a field of the response, which
-        clients do not see; or ``True`` if the view says it with :func:`settle`. A stream is settled at its end.
-    :param settle_header: ``"keep"`` leaves the field in the response, so clients see it.
+        returns units, or ``None`` if the estimate stands; ``"header:X-Tokens"`` for a field of the response; or
+        ``True`` if the view says it with :func:`settle`. A stream is settled at its end.
+    :param settle_header: ``"keep"`` lets clients see that field.
     :param unit: for header fields, what the rules count, if not requests: ``"content-bytes"``, ``"tokens"``.
     :param shadow: evaluate, count and signal, but never refuse: to try a limit in production.
     :param on_storage_error: what to do when the storage does not answer: ``local``, ``allow``, ``deny`` or
         ``raise``; default ``MULTILIMIT_ON_STORAGE_ERROR``.
-    :param wait: seconds that a request may sleep in its worker until it can pass, instead of being refused,
-        or until its turn in a ``leaky_bucket`` queue; the worker serves no other request meanwhile.
+    :param wait: seconds, at most 3600, that a request may sleep in its worker until it can pass, or until its turn in
+        a ``leaky_bucket`` queue.
     :param ban: a :class:`Ban`: a subject that is refused repeatedly is refused for a time, whatever the rules say.
     :param reserve: a :class:`Reserve`: a part of each count is kept for requests of a priority.
     :param message: the message to a refused client, or a callable of the :class:`Decision` that returns it.

@@ -161,10 +161,9 @@ class Limiter:
     def acquire(self, hits: Iterable[Hit], *, timeout: float) -> Decision:
         """:meth:`check`, and if refused sleep until it can pass, at most ``timeout`` seconds in all.
 
-        For scripts and other callers that prefer waiting to a refusal. Each attempt is a round trip. There may be
-        several if others take the units that become free. It also sleeps for the ``delay`` of a queue. Returns the last
-        decision, which is refused or has a ``delay`` left if the time was not enough. A ``timeout`` of 0 or less does
-        not wait, ``math.inf`` waits as long as it takes.
+        Each attempt is a round trip; there may be several if others take the units that become free. It also sleeps for
+        the ``delay`` of a queue. Returns the last decision, which is refused or has a ``delay`` left if the time was
+        not enough. A ``timeout`` of 0 or less does not wait, ``math.inf`` waits as long as it takes.
         """
         hits = hits if isinstance(hits, Hits) else Hits(hits)
         return self._wait(self.check(hits), hits, timeout)
@@ -196,11 +195,10 @@ class Limiter:
         the real cost. One round trip.
 
         If it charged too much, the rest is given back where it was charged: exactly by ``sliding_window`` and, within
-        the windows they count, by ``fixed_window`` and ``sliding_window_counter``. The other algorithms do not know
-        which units belong to which check: they give back the part of the charge that has not come back by itself
-        since, which is exact without requests in between, and less otherwise. (After a reset since then, they take it
-        from the charges of other checks.) What a window has forgotten is not given back. If it charged too little, the
-        rest is charged now, even beyond the count: a debt, which refuses later checks until it has left the window.
+        the windows they count, by ``fixed_window`` and ``sliding_window_counter``. The other algorithms give back the
+        part of the charge that has not come back by itself since, which is exact without requests in between, and less
+        otherwise. (After a reset since then, they take it from the charges of other checks.) If it charged too little,
+        the rest is charged now, even beyond the count: a debt, which refuses later checks until it has left the window.
 
         A charge is settled once: of the last 10,000 checks, a second settlement changes nothing. A refused check has
         charged nothing. Slots of :class:`.Concurrent` rules stay held unless ``units`` is 0, and a ``sliding_window``
