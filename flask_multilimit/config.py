@@ -69,7 +69,7 @@ class Settings(BaseModel):
     """Which header fields tell a client where it stands: those of draft-ietf-httpapi-ratelimit-headers by its number
     (``draft-11``: ``RateLimit-Policy`` and ``RateLimit``; ``draft-10``: the same with the ``t`` of the drafts 08 to 10;
     ``draft-06``: ``RateLimit-Limit``, ``-Remaining``, ``-Reset`` and ``-Policy``), ``legacy`` (``X-RateLimit-*``),
-    ``both`` (draft-11 and legacy), ``off``. ``Retry-After`` is sent on every refusal."""
+    ``both`` (draft-11 and legacy), ``off``. ``Retry-After`` is sent on every refusal that waiting ends."""
 
     headers_on: Literal["always", "refusals"] = "always"
     """Whether all responses have these header fields, or only refusals."""
