@@ -55,7 +55,7 @@ class Lazy(Generic[T]):
         return made if made is not None else self._made.setdefault("it", self._make())
 
 
-class LateLock:
+class LateLock(Lazy[Any]):
     """A lock that is made when it is first used, for code that waits for I/O while it holds the lock: one that gevent
     did not replace would stop all greenlets of a worker. A forked child makes its own. ``again``: a thread that holds
     it may take it again.
@@ -65,16 +65,12 @@ class LateLock:
     """
 
     def __init__(self, *, again: bool = False) -> None:
-        self._again = again
-        self._after_fork_in_child()
+        # By name, because gevent may replace the classes until then.
+        super().__init__(lambda: threading.RLock() if again else threading.Lock())
         notify_child(self)
 
-    def __call__(self) -> Any:
-        return self._lock()
-
     def _after_fork_in_child(self) -> None:
-        # By name, because gevent may replace the classes until then.
-        self._lock: Lazy[Any] = Lazy(lambda: threading.RLock() if self._again else threading.Lock())
+        self._made = {}
 
 
 class OncePerProcess:
