@@ -23,7 +23,7 @@ from werkzeug.wrappers import Response
 from ..declare.limiter import Message, Reaction
 from ..declare.subjects import ask_callable, current_request, request_if_any
 from ..engine import Calendar, ConfigurationError, Decision, MultiLimitError, Rule, StorageDenied, StorageError
-from ..engine.algorithms import BAN
+from ..engine.algorithms import BAN, NEVER
 from ..engine.errors import brief
 from ..engine.reply import RETRY_AFTERS
 from ..engine.text import LONGEST_PREFERENCE
@@ -201,8 +201,9 @@ class RateLimitExceeded(_Refusal, TooManyRequests, MultiLimitError):  # noqa: N8
         seconds = self.decision.retry_after
         if self.decision.waits_for_slot:
             return self.description, self._messages.slot
-        never = self._messages.never
-        return self.description, self._messages.wait(math.ceil(seconds)) if math.isfinite(seconds) else never
+        if math.isfinite(seconds):
+            return self.description, self._messages.wait(math.ceil(seconds))
+        return tuple(dict.fromkeys((self.description, self._messages.never)))
 
     def _problem(self) -> bytes:
         return _problem_text(self.description, _violations(self.decision), self.code)
@@ -350,6 +351,8 @@ class Refusals:
         default = messages.busy if busy else messages.too_many
         if applied.has_bans and decision.ban is not None:
             default = messages.banned
+        elif NEVER in decision.reply[RETRY_AFTERS] and math.isinf(decision.retry_after) and not decision.waits_for_slot:
+            default = messages.never
         message = settings.message if declared is None or declared.message is None else declared.message
         text = None if message is None else self._from_app("message", lambda: _text_of(message, decision))
         react = self._on_rejected if declared is None or declared.on_rejected is None else declared.on_rejected

@@ -60,7 +60,17 @@ class TestCost:
         assert response.status_code == 429
         assert "Retry-After" not in response.headers
         assert response.headers["RateLimit"] == '"default-60s";r=10'
-        assert "Waiting does not help" in response.text
+        never = "Waiting does not help: the request asks for more than the limit allows."
+        assert (response.text, client.get("/").get_json()["detail"]) == (f"{never}\n", never)
+
+    def test_refusal_beside_a_shadow_that_would_never_pass_says_when_to_try_again(
+        self, limited_app: Flask, client: FlaskClient
+    ) -> None:
+        shadow = rate_limiter(type="ip", rules="10/minute", cost=lambda: 11, shadow=True)
+        limited_app.get("/both", endpoint="both")(shadow(rate_limiter(rules="1/minute")(lambda: "ok")))
+        client.get("/both")
+
+        assert client.get("/both").get_json()["detail"] == "Too many requests. Please try again later."
 
     @pytest.mark.parametrize("returned", [-1, 1.0, 2.5, "1", None, True, False])
     def test_invalid_cost_of_a_callable_is_an_error_at_each_request(
