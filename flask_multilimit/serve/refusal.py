@@ -222,7 +222,6 @@ class AccessDenied(_Refusal, MultiLimitError):  # noqa: N818 - like werkzeug's o
 
     def __init__(self, listed: Listed, message: str) -> None:
         super().__init__(description=message)
-        self.code: int | None = listed.status
         self.listed = listed
         """The entry that refuses."""
         self.ends_in: float | None = listed.ends_in

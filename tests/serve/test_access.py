@@ -455,11 +455,11 @@ class TestDenials:
     def test_denial_reaches_error_handlers(self, app: Flask, status: int, handled: Any) -> None:
         app.config["MULTILIMIT_DENY_STATUS"] = status
         MultiLimit(app)
-        app.register_error_handler(handled, lambda error: (str(error.listed.who), 451))
+        app.register_error_handler(handled, lambda error: (f"{error.listed.who} {error.ends_in}", 451))
 
         answer = ask(app, environ_base={"REMOTE_ADDR": "203.0.113.7"})
 
-        assert (answer.status_code, answer.text) == (451, "203.0.113.7")
+        assert (answer.status_code, answer.text) == (451, "203.0.113.7 None")
 
     @pytest.mark.parametrize(
         ("answer", "expected"),

@@ -59,8 +59,9 @@ def test_limited_handler_can_ban(limited_app: Flask) -> None:
     assert ask(limited_app, "/d").headers["Retry-After"] == "3600"
 
 
-def test_on_rejected_answers_a_refusal_in_a_handler(limited_app: Flask) -> None:
+def test_on_rejected_answers_a_refusal_in_a_handler_before_any_handler_for_refusals(limited_app: Flask) -> None:
     not_found_handler(limited_app, rules="1/minute", on_rejected=lambda _: ("gone", 410))
+    limited_app.register_error_handler(429, lambda _: ("slower", 429))
     assert statuses(limited_app, "/a", "/b") == [404, 410]
 
 
