@@ -2,6 +2,7 @@
 
 import os
 import re
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -157,7 +158,10 @@ def test_change_does_not_put_an_older_copy_in_force_before_it(own_server: Server
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs file modes of POSIX")
-def test_copy_is_readable_by_its_owner_only_and_leaves_no_other_file(own_server: Server, copy: Path) -> None:
+def test_copy_is_readable_by_its_owner_only_and_made_beside_its_place_without_other_files(
+    own_server: Server, copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(copy / "missing"))  # which may be on another file system
     worker(own_server, copy).control.deny(CLIENT, lasting=True)
     assert copy.stat().st_mode & 0o777 == 0o600
     assert list(copy.parent.iterdir()) == [copy]
@@ -204,11 +208,12 @@ def test_untrustworthy_copy_is_ignored_and_logged(
     assert why in logged
 
 
-@pytest.mark.parametrize("name", ["file/changes", "a\0b", "/"])
+@pytest.mark.parametrize("name", ["file/changes", "folder", "a\0b", "/"])
 def test_copy_that_cannot_be_written_is_logged_once_and_changes_apply(
     own_server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
     (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
     shop = worker(own_server, tmp_path / name)
 
     shop.control.deny(CLIENT, lasting=True)
@@ -216,3 +221,4 @@ def test_copy_that_cannot_be_written_is_logged_once_and_changes_apply(
 
     assert shop.denies()
     assert sum("cannot write the copy" in each for each in caplog.messages) == 1
+    assert {each.name for each in tmp_path.iterdir()} == {"file", "folder"}
