@@ -148,7 +148,8 @@ class ControlApplier:
         notify(control_changed, self._in_force.app, entries=entries)
 
     def _log(self, what: str, changed: Sequence[Override | Listing]) -> None:
-        logger, more = SafeLogger(self._in_force.app.logger), len(changed) - MOST_LOGGED
+        logger = SafeLogger(self._in_force.app.logger)
+        more = len(changed) - MOST_LOGGED
         for each in changed[:MOST_LOGGED]:  # the oldest first
             by, why = f" by {each.author}" if each.author else "", f": {each.reason}" if each.reason else ""
             logger.info("Rate limits: worker %d: %s: %s (%s%s)%s", os.getpid(), what, each, each.id, by, why)
