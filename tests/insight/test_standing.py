@@ -1164,6 +1164,6 @@ def test_why_page_and_api_agree_about_the_past(monkeypatch: pytest.MonkeyPatch) 
     del told["schema"]
     assert told == shown
     sentence = told["verdict"]["text"].partition(";")[0]
-    between_times = re.split(r"[0-9:]{8} \S+", sentence)
+    between_times = re.split(r"(?:[0-9-]{10} )?[0-9:]{8} \S+", sentence)
     assert re.search("<time [^>]+>[^<]+</time>".join(map(re.escape, between_times)), page)
     assert sentence in " ".join(command(app, "why", "203.0.113.7", "--at", at).split())
