@@ -1093,16 +1093,10 @@ def test_past_standing_is_banned_only_during_the_ban(shared: str) -> None:
 
 def test_verdict_shows_end_of_ban_and_number_of_refusals(app: Flask) -> None:
     counted(app, *["/login"] * 9)
-    (ban,) = until(lambda: bans(gate_of(app)))
+    until(lambda: bans(gate_of(app)))
 
-    text = why(app, "203.0.113.7").verdict
-
-    assert (
-        re.fullmatch(
-            r"refused at login: banned by ip-ban until \d\d:\d\d:\d\d \S+; refusals since \d\d:\d\d:\d\d \S+: 7", text
-        )
-        or ban.since // 86_400 != (ban.since + 600) // 86_400
-    ), text
+    expected = r"refused at login: banned by ip-ban until ([-\d]{10} )?[\d:]{8} \S+; refusals since [\d:]{8} \S+: 7"
+    assert re.fullmatch(expected, why(app, "203.0.113.7").verdict)
 
 
 AFTER_MIDNIGHT = datetime(2026, 11, 27, 0, 10, 5)
