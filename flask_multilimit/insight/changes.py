@@ -150,8 +150,8 @@ def entries(gate: AppGate, *, kind: str = "", q: str = "", page: int = 1, rows: 
     ]
     wanted.sort(key=lambda each: -each.since)
     shown, paging = paged(wanted, page, rows)
-    validator = gate.applier.validator
-    idle, left_out = validator.idle(document), validator.unfit(document)
+    left_out = gate.applier.unfit  # known already; finding it again may take seconds
+    idle = gate.applier.validator.idle(Document(tuple(each for each in document.entries if each.id not in left_out)))
     kinds = Counter(each.kind for each in document.entries)
     listed = () if gate.access is None else gate.access.declared
     return Entries(
