@@ -129,7 +129,7 @@ def _is_loopback(name: str) -> bool:
     return (mapped or address).is_loopback
 
 
-# How often: limits that nobody can change here
+# How often: limits that nobody can change
 
 REJECTED_VISITS = "10/minute"
 """The limit of rejected visits without credentials from one address. Beyond it, the status is 429; a
@@ -246,7 +246,9 @@ def _address() -> str:
 
 def _hits(rules: str, subject: str) -> Hits:
     prefix = gate_in_force().settings.key_prefix
-    return hits_for(rules, scope=SCOPE, subject=subject, prefix=prefix, on_storage_error="local")
+    hits = hits_for(rules, scope=SCOPE, subject=subject, prefix=prefix, on_storage_error="local")
+    hits.revisable = False  # an override of all endpoints would let strangers guess without end
+    return hits
 
 
 def _require(decision: Decision, why: str | None = None) -> None:

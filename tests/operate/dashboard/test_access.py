@@ -264,6 +264,12 @@ def test_guesses_are_throttled_by_address_even_with_the_right_password(basic_aut
     assert browser_of("ada", basic_auth_app).get(ROOT, environ_base={"REMOTE_ADDR": "198.51.100.7"}).status_code == 200
 
 
+@pytest.mark.parametrize("change", [{"off": True}, {"shadow": True}, {"times": 1000}], ids=str)
+def test_guesses_are_throttled_whatever_overrides_say(basic_auth_app: Flask, change: dict[str, Any]) -> None:
+    control_of(basic_auth_app).override("*", **change, for_="1h", force=True)
+    assert [guess(basic_auth_app) for _ in range(12)] == [401] * 10 + [429] * 2
+
+
 @pytest.mark.parametrize(
     "guessing",
     [
