@@ -24,7 +24,7 @@ from ...declare.subjects import EVERYONE, LimitType, type_name_of
 from ...engine import ConfigurationError, Rule
 from ...engine.errors import brief, message_of
 from ...engine.rules import changed
-from ...engine.text import LONGEST_NAME, Phrase, visible_page
+from ...engine.text import LONGEST_NAME, Phrase, visible, visible_page
 from ...insight.limits import places_of
 from ...insight.text import subject_text
 from ...insight.traffic import looking
@@ -153,7 +153,7 @@ class WhatIf:
             "chosen": self.chosen,
             "peaks": self.distribution,
             "curve": [[each.count, each.requests] for each in self.counts],
-            "names": [[each.name, each.most, each.requests, each.link] for each in self.busiest],
+            "names": [[visible(each.name), each.most, each.requests, each.link] for each in self.busiest],
         }
         text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
         return Markup('<div class="peaks"><script type="application/json">{}</script></div>').format(Markup(text))
