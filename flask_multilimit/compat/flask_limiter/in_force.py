@@ -62,6 +62,7 @@ class InForce:
         self.places: Places = Places(app, self.registry, settings)
         self._cached_question = lru_cache(maxsize=QUESTIONS_REMEMBERED)(self._question_of)
         self._remembered_question = lru_cache(maxsize=QUESTIONS_REMEMBERED, typed=True)(Question.of)
+        self._warn_of_empty_key = lru_cache(QUESTIONS_REMEMBERED)(self._log_empty_key)  # once: clients leave keys out
         self.started: bool = False
         """Whether it has checked a request."""
         known[limiter] = self
@@ -171,13 +172,16 @@ class InForce:
         given: object = key_func()
         key = given if type(given) is str else key_of_client(given)
         if not key:  # an empty key is one shared quota, so that the limit is not off for such clients
-            self._logger.warning(
-                "limits at %s: key_func returned %r, so all such requests share one quota; to let them pass, use "
-                "exempt_when",
-                place.destination.endpoint,
-                given,
-            )
+            self._warn_of_empty_key(place.destination.endpoint, repr(given))
         return key
+
+    def _log_empty_key(self, endpoint: str, given: str) -> None:
+        self._logger.warning(
+            "limits at %s: key_func returned %s, so all such requests share one quota; to let them pass, use "
+            "exempt_when",
+            endpoint,
+            given,
+        )
 
     def _answer(self, question: Question, place: Place, progress: Progress) -> Answer | None:
         assert question.hits is not None
