@@ -27,6 +27,8 @@ Reaction = Callable[[Any], Response | None]
 """Called with the :class:`RequestLimit` that refuses; a response that it returns is sent."""
 
 TEXTS_REMEMBERED = 64
+MOST_UNITS = 10**9
+"""The largest amount of a limit."""
 
 
 class LimitOptions(TypedDict, total=False):
@@ -62,9 +64,10 @@ class RuntimeLimit:
 
     @property
     def deduction_amount(self) -> int:
-        """The units that this request takes."""
+        """The units that this request takes: a client may choose more than any limit admits."""
         cost = self.declared.cost
-        return cost() if callable(cost) else cost or 1
+        units = cost() if callable(cost) else cost or 1
+        return MOST_UNITS + 1 if type(units) is int and units > MOST_UNITS else units
 
     @property
     def method_exempt(self) -> bool:

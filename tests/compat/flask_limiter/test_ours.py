@@ -566,6 +566,13 @@ def test_log_explains_an_empty_key_once(app: Flask, caplog: pytest.LogCaptureFix
     assert caplog.messages.count(line) == 1
 
 
+@pytest.mark.parametrize("swallow_errors", [False, True])
+def test_cost_above_all_limits_is_refused_however_large(app: Flask, swallow_errors: bool) -> None:
+    limiter = Limiter(get_remote_address, app=app, swallow_errors=swallow_errors)
+    app.get("/")(limiter.limit("5/minute", cost=lambda: int(request.args["n"]))(named("v79")))
+    assert [codes(app, 1, f"/?n={n}") for n in ("6", "1000000001", "9" * 30)] == [[429]] * 3
+
+
 # Lists of limits
 
 
