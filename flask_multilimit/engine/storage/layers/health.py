@@ -187,10 +187,10 @@ def _of_gunicorn(arguments: Sequence[str], source: str) -> list[Workers]:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("-w", "--workers", type=int)
     try:
-        workers: int | None = parser.parse_known_args(arguments[1:])[0].workers
+        workers: object = parser.parse_known_args(arguments[1:])[0].workers
     except argparse.ArgumentError:  # gunicorn would not have started with them
         return []
-    return [Workers(workers, source)] if workers is not None and workers > 0 else []
+    return [Workers(workers, source)] if isinstance(workers, int) and workers > 0 else []  # --workers=-- is a list
 
 
 def _of_gunicorns_worker() -> list[Workers]:
@@ -203,7 +203,7 @@ def _of_gunicorns_worker() -> list[Workers]:
 def _of_environment(environment: Mapping[str, str]) -> list[Workers]:
     names = ("WEB_CONCURRENCY", "UWSGI_PROCESSES", "UWSGI_WORKERS")
     given = ((name, environment.get(name, "")) for name in names)
-    return [Workers(int(number), name) for name, number in given if number.isdecimal() and int(number) > 0]
+    return [Workers(int(text), name) for name, text in given if text.isdecimal() and len(text) < 10 and int(text) > 0]
 
 
 def _of_siblings(proc: Path) -> list[Workers]:

@@ -106,10 +106,11 @@ def test_workers_are_counted_on_windows_where_gunicorn_is_installed_but_cannot_r
     assert not count_workers(environment={}, arguments=["serve"], proc=tmp_path).certain
 
 
-@pytest.mark.parametrize("arguments", ["--name it's", "--workers many", "--workers 0", "-w -1"])
+@pytest.mark.parametrize("arguments", ["--name it's", "--workers many", "--workers 0", "-w -1", "--workers=--"])
 def test_arguments_with_which_gunicorn_would_serve_nothing_are_ignored(tmp_path: Path, arguments: str) -> None:
     """Another server may run where they are set. Workers are counted when an outage begins, where nothing may fail."""
-    workers = count_workers(environment={"GUNICORN_CMD_ARGS": arguments}, arguments=["serve"], proc=tmp_path)
+    environment = {"GUNICORN_CMD_ARGS": arguments, "WEB_CONCURRENCY": "9" * 5000}  # int() refuses so many digits
+    workers = count_workers(environment=environment, arguments=["serve"], proc=tmp_path)
     assert (workers.count, workers.source) == (2 * (os.cpu_count() or 1) + 1, "the number of CPUs")
 
 
