@@ -32,6 +32,11 @@ def test_option_with_its_own_converter_has_a_metavar(name: str) -> None:
     assert [each.name for each in options if each.metavar is None] == []
 
 
+def test_help_of_ban_has_no_option_that_a_ban_refuses() -> None:
+    assert "--lasting" not in CliRunner().invoke(command_called("ban"), ["--help"]).output
+    assert "--lasting" in CliRunner().invoke(command_called("deny"), ["--help"]).output
+
+
 def test_group_help_lists_every_command() -> None:
     group = Commands()
     group.add_command(click.Command("own"))

@@ -69,17 +69,16 @@ class Change:
     action: Action
 
 
-change_options: Callable[[C], C] = gathered(
-    "change",
-    Change,
-    click.option("--for", "for_", metavar="TIME", help="How long the change lasts: 90s, 15m, 2h, 1d."),
-    click.option("--lasting", is_flag=True, help="Keep the change until someone undoes it; not for bans."),
-    click.option(
-        "--force", is_flag=True, help="Confirm a change that locks out nearly everybody, or applies to nothing."
-    ),
-    action_options,
-)
-"""The options of every change, which a command gets as ``change``."""
+def change_options(force: str, *, lasting: bool = True) -> Callable[[C], C]:
+    """The options of every change, which a command gets as ``change``. ``force``: what it confirms."""
+    return gathered(
+        "change",
+        Change,
+        click.option("--for", "for_", metavar="TIME", help="How long the change lasts: 90s, 15m, 2h, 1d."),
+        click.option("--lasting", is_flag=True, hidden=not lasting, help="Keep the change until someone undoes it."),
+        click.option("--force", is_flag=True, help=f"Confirm a change that {force}."),
+        action_options,
+    )
 
 
 @command("set", short_help="Change a limit while the app runs.")
@@ -94,7 +93,7 @@ change_options: Callable[[C], C] = gathered(
 @click.option("--off", is_flag=True, help="Switch the limits off.")
 @click.option("--limit", metavar="TEXT", help="Add this limit to ENDPOINT; see --type.")
 @click.option("--type", "type_", metavar="TYPE", default="default", help="The type of --limit: ip, user, default, ...")
-@change_options
+@change_options("locks out or exempts nearly everybody, or applies to nothing")
 def set_command(change: Change, new_rules: str | None, limit: str | None, type_: str, **given: Any) -> None:
     """Change the limits at ENDPOINT: an endpoint, a blueprint, a pattern such as "api.*", or "*" for all.
 
@@ -127,7 +126,7 @@ def _are_rules(text: str) -> bool:
 
 @command("allow", short_help="Never limit a network or a subject.")
 @click.argument("who")
-@change_options
+@change_options("exempts nearly everybody")
 def allow_command(who: str, change: Change) -> None:
     """Never limit WHO: an address, a network, or a subject with its type, such as user:42."""
     _change({"kind": "allow", "who": who}, change)
@@ -138,7 +137,7 @@ def allow_command(who: str, change: Change) -> None:
 @click.option(
     "--status", type=click.Choice(["403", "429"]), help=f"The status of refusals; default: {PREFIX}DENY_STATUS."
 )
-@change_options
+@change_options("locks out nearly everybody, or ends before the one that it replaces")
 def deny_command(who: str, status: str | None, change: Change) -> None:
     """Refuse WHO before any limit is checked: an address, a network, or a subject with its type, such as user:42."""
     _change({"kind": "deny", "who": who, "status": None if status is None else int(status)}, change)
@@ -146,7 +145,7 @@ def deny_command(who: str, status: str | None, change: Change) -> None:
 
 @command("ban", short_help="Refuse a network or a subject for a time, with 429.")
 @click.argument("who")
-@change_options
+@change_options("locks out nearly everybody, or ends before the one that it replaces", lasting=False)
 def ban_command(who: str, change: Change) -> None:
     """Refuse WHO for a time, with 429 and Retry-After: an address, a network, or a subject such as user:42."""
     _change({"kind": "ban", "who": who}, change)
@@ -154,7 +153,8 @@ def ban_command(who: str, change: Change) -> None:
 
 def _change(given: Mapping[str, Any], change: Change) -> None:
     if (change.for_ is None) == (not change.lasting):
-        raise click.UsageError("Say how long it lasts: --for 2h, or --lasting.")
+        or_lasting = "" if given["kind"] == "ban" else ", or --lasting"
+        raise click.UsageError(f"Say how long it lasts: --for 2h{or_lasting}.")
     applier, action = _applier(), change.action
     control = applier.control
     if not control.in_use:
