@@ -159,12 +159,12 @@ def shared_gate() -> AppGate:
 
 
 def require_shared_storage(gate: AppGate) -> None:
-    """Raise :class:`ConfigurationError` if the quotas are in the memory of other processes."""
+    """Raise :class:`ConfigurationError` if quotas and changes are in the memory of other processes."""
     if not gate.limiter.storage.shared and not gate.startup.checked:
         raise ConfigurationError(
             f"{PREFIX}STORAGE_URI={redacted(gate.settings.storage_uri)} keeps quotas in the memory of each worker "
-            "process, where this command can neither see nor change them; to share them, use local:// or a Redis or "
-            "Valkey server"
+            "process, bans and other changes too: this command can neither see nor change them; to share them, use "
+            "local:// or a Redis or Valkey server"
         )
 
 

@@ -33,11 +33,6 @@ from . import Action, C, action_options, command, gathered, shared_gate, show, u
 MOST_NAMED = 10
 """The most entries that an error names."""
 
-_PER_PROCESS = (
-    f"{PREFIX}STORAGE_URI=memory:// is separate in each process: this command would change only its own. Set a storage "
-    "that the workers share: local://, or a Redis or Valkey server"
-)
-
 _CANNOT_KEEP = "a {} cannot keep changes made while the app runs: they need local://, or a Redis or Valkey server"
 
 _NOT_IN_USE = (
@@ -49,11 +44,12 @@ MOST_SHOWN = 10
 
 
 def _applier() -> ControlApplier:
-    """The applier of the app. Raises :class:`ConfigurationError` if a change would not reach the workers."""
-    applier = gate_of(current_app).applier
+    """The applier of the app, with the newest changes. Raises :class:`ConfigurationError` if a change would not reach
+    the workers."""
+    gate = shared_gate()
+    applier = gate.applier
     if not applier.control.shared:
-        storage = gate_of(current_app).limiter.storage
-        raise ConfigurationError(_CANNOT_KEEP.format(type(storage).__name__) if storage.shared else _PER_PROCESS)
+        raise ConfigurationError(_CANNOT_KEEP.format(type(gate.limiter.storage).__name__))
     if not applier.enabled:
         raise ConfigurationError(f"{PREFIX}CONTROL or {PREFIX}ENABLED is False, so workers do not follow changes")
     return applier
@@ -159,7 +155,6 @@ def _change(given: Mapping[str, Any], change: Change) -> None:
     control = applier.control
     if not control.in_use:
         raise ConfigurationError(_NOT_IN_USE)
-    applier.look()
     preview = control.preview(
         given, for_=change.for_, lasting=change.lasting, reason=action.reason, author=action.author
     )
@@ -204,7 +199,6 @@ def unset_command(what: tuple[str, ...], limiter: str | None, who: str | None, a
     if len(what) > 2 or not (what or who):
         raise click.UsageError("Give an ID, or what was changed: ENDPOINT RULE, or WHO.")
     applier = _applier()
-    applier.look()
     id_ = _id_of(applier.control.entries(), what, limiter=limiter, who=who)
 
     def undo() -> None:
@@ -324,7 +318,6 @@ def entries_command(export: str | None, imported: BinaryIO | None, reason: str, 
     if imported is not None:
         _import(applier, imported, reason=reason, force=force)
         return
-    applier.look()
     found = entries(gate_of(current_app), rows=MOST_ENTRIES)
     if found.problem:
         raise ConfigurationError(found.problem)
@@ -377,7 +370,7 @@ def _import(applier: ControlApplier, file: BinaryIO, *, reason: str, force: bool
 )
 def history_command(most: int) -> None:
     """List the latest changes and resets, the newest first, with who made them and why."""
-    _applier().look()
+    _applier()
     found = history(gate_of(current_app), most=most, rows=most)
     if found.problem:
         raise ConfigurationError(found.problem)

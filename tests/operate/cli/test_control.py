@@ -217,6 +217,7 @@ def test_list_that_the_storage_does_not_give_is_an_error(command: str) -> None:
         ("set nowhere ip-20s 50/minute --lasting", "no endpoint has such a limit"),
         ("set mail --limit 2/minute --lasting", "A function may; checks in views get no new limits"),
         ("ban 203.0.113.9 --lasting", "a ban needs an end"),
+        ("ban 203.0.113.9", "Say how long it lasts: --for 2h."),
         ("deny nobody --lasting", "give a network"),
         ("deny 203.0.113.9 --for 2", 'write a time as "90s", "15m", "2h" or "1d 12h"'),
         ("deny 203.0.113.9 --lasting --author \udc80", "deny: author="),
@@ -233,10 +234,12 @@ def test_invalid_change_is_an_error_and_stores_nothing(on_server: Command, comma
     assert on_server("entries", "--json").json["entries"] == []
 
 
-def test_change_on_memory_storage_is_an_error(on_memory: Command) -> None:
-    run = on_memory("ban", "203.0.113.9", "--for", "1h", "--yes")
+@pytest.mark.parametrize("command", ["entries", "history", "ban 203.0.113.9 --for 1h --yes"])
+def test_all_commands_say_in_the_same_words_that_memory_storage_is_not_shared(on_memory: Command, command: str) -> None:
+    run = on_memory(*command.split())
     assert run.code == 1
-    assert "is separate in each process" in run.err_on_one_line
+    assert run.err == on_memory("bans").err
+    assert "keeps quotas in the memory of each worker process" in run.err_on_one_line
 
 
 def test_author_is_empty_when_system_user_has_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
