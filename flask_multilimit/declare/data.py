@@ -257,6 +257,12 @@ class WrittenBan(Written):
     def ban(self) -> Ban:
         return Ban(**self.model_dump(exclude_unset=True))
 
+    @model_validator(mode="before")
+    @classmethod
+    def _take_ban(cls, value: Any) -> Any:
+        """Code may give a :class:`Ban`."""
+        return {name: getattr(value, name) for name in cls.model_fields} if isinstance(value, Ban) else value
+
     @model_validator(mode="after")
     def _check_ban(self) -> WrittenBan:
         try:

@@ -674,6 +674,17 @@ def test_added_limiter_is_changed_by_later_changes_alone(shop: Shop, change: dic
 
 
 @pytest.mark.parametrize(
+    ("rules", "ban"), [("1/minute", {"after": 2}), (Rule(60, 1), Ban(after=2))], ids=["as data", "as objects"]
+)
+def test_added_limiter_may_ban(shop: Shop, rules: Any, ban: Any) -> None:
+    shop.control.override("show", limit={"type": "ip", "rules": rules, "ban": ban}, lasting=True)
+    (entry,) = shop.control.entries()
+    assert entry.kind == "override"
+    assert entry.limit is not None
+    assert (entry.limit.options["rules"], entry.limit.options["ban"]) == ((Rule(60, 1),), Ban(after=2))
+
+
+@pytest.mark.parametrize(
     ("given", "text"),
     [
         ({"limit": "9/hour"}, "at show: new default limit 9/hour"),
