@@ -164,7 +164,7 @@ def _routes(state: InForce, only: str | None) -> Iterator[tuple[str, list[Listed
             continue
         unknown: dict[str, Limit] = {}
         limits = _limits_of(state, route, unknown)
-        notes = [f"{each}: depends on the request" for each in unknown]
+        notes = [*unknown]
         if state.places.exemption(destination) and not limits and not unknown:
             notes.append("Exempt")
         yield f"{destination.endpoint}: {route}", list(limits.values()), notes
@@ -208,7 +208,7 @@ def _destination(route: Rule) -> Destination:
 
 
 def _limits_of(state: InForce, route: Rule, unknown: dict[str, Limit]) -> dict[tuple[RuntimeLimit, str], Listed]:
-    """The limits of ``route``, each once. Callables that fail without a request become ``unknown``."""
+    """The limits of ``route``, each once. Those that are not known without a request become ``unknown``, by a note."""
     app, destination = state.app, _destination(route)
     limits: dict[tuple[RuntimeLimit, str], Listed] = {}
     for method in sorted((route.methods or {"GET"}) - UNLISTED):
@@ -235,14 +235,17 @@ def _places(state: InForce, at: Destination) -> tuple[Place, ...]:
 
 
 def _limits_at(place: Place, unknown: dict[str, Limit]) -> Iterator[Listed]:
-    """The limits at ``place``. Callables that raise, because there is no request, become ``unknown``."""
+    """The limits at ``place``. Those that are not known without a request become ``unknown``, by a note."""
     declared = {"default": place.default, "blueprint": place.around, "application": place.always, "route": place.own}
     sources: dict[RuntimeLimit, str] = {}
     for source, each in ((source, each) for source, limits in declared.items() for each in limits):
         try:
             sources |= dict.fromkeys(each, source)
-        except Exception:  # noqa: PERF203 - it depends on the request
-            unknown[name_of(each.limit_provider)] = each
+        except HTTPException:  # noqa: PERF203 - from werkzeug: the request lacks what was asked for
+            unknown[f"{name_of(each.limit_provider)}: depends on the request"] = each
+        except Exception as error:
+            failed = f"failed, perhaps for lack of a request: {type(error).__name__}: {error}"
+            unknown[f"{name_of(each.limit_provider)}: {failed}"] = each
     endpoint, _, method = place.destination
     for limit in place.resolve().limits if not unknown else sources:
         if limit.serves(method):

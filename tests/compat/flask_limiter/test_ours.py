@@ -1,6 +1,7 @@
 """What the rest of this package does for apps on the bridge."""
 
 import json
+import re
 import time
 from collections.abc import Callable
 from threading import Thread
@@ -456,6 +457,20 @@ def test_flask_limiter_clear_names_the_limits_that_it_cannot_clear(limiter: Limi
     run = app.test_cli_runner().invoke(app.cli.commands["limiter"], ["clear", "--key", "127.0.0.1", "-y"])
 
     assert "<lambda>: depends on the request; not cleared\n" in run.output
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [(lambda: dict[str, str]()["no such plan"], "KeyError: 'no such plan'"), (lambda: "9 per fortnight", "fortnight")],
+)
+def test_flask_limiter_says_why_a_callable_failed_unless_the_request_lacks_something(
+    limiter: Limiter, app: Flask, text: Callable[[], str], told: str
+) -> None:
+    app.get("/", endpoint="index")(limiter.limit(text)(named("v98")))
+    for command in (["limits"], ["clear", "--key", "127.0.0.1", "-y"]):
+        output = app.test_cli_runner().invoke(app.cli.commands["limiter"], command).output
+        assert re.search(f"<lambda>: failed, .*{told}", output)
+        assert "depends on the request" not in output
 
 
 def test_current_limits_show_what_is_left_of_each_limit_that_an_override_has_replaced(
