@@ -79,8 +79,13 @@ class ChangeValidator:
         before = self._plans_with(self._fitting([each for each in document.overrides if each.id != entry.id]))
         plans = self._plans_with(self._fitting(document.overrides, but=entry))
         if entry.id not in plans.overrides.effective:
+            self._look_elsewhere(plans)
             idle = "{entry}: no endpoint has such a limit; {hint}. A function, a view or an extension may check it"
-            if entry.limit is not None and not any(entry in plans.overrides.at(at).changes for at, _ in plans.planned):
+            if entry.id in plans.overrides.effective:
+                idle = "{entry}: would change only limits of another extension, which no preview shows"
+            elif entry.limit is not None and not any(
+                entry in plans.overrides.at(at).changes for at, _ in plans.planned
+            ):
                 idle = "{entry}: no endpoint has this name; {hint}. A function may; checks in views get no new limits"
             elif entry.limit is not None and entry.limit.methods:
                 idle = "{entry}: no route takes its methods, so it would limit nothing"

@@ -15,6 +15,7 @@ from werkzeug.test import EnvironBuilder
 
 from flask_multilimit import Decision, MultiLimit, current_decision, rate_limiter, testing
 from flask_multilimit.compat.flask_limiter import ExemptionScope, Limiter, RateLimitExceeded, get_remote_address
+from flask_multilimit.control import NeedsForce
 from flask_multilimit.dashboard import Dashboard
 from flask_multilimit.signals import Event, limit_event, limits_checked, request_rejected, subject_banned
 from flask_multilimit.usage import Usage
@@ -320,6 +321,15 @@ def test_overrides_change_limits_of_the_bridge(
     told = [[response.headers[f"X-RateLimit-{name}"] for response in responses] for name in ("Limit", "Remaining")]
     assert [response.status_code for response in responses] == seen
     assert [told[0][0], " ".join(told[1])] == shown
+
+
+def test_change_of_a_limit_of_the_bridge_says_why_it_needs_force(limiter: Limiter, app: Flask) -> None:
+    app.get("/", endpoint="index")(limiter.limit("2/minute")(named("v34")))
+    told = "rule 2/minute at index: 5/minute: would change only limits of another extension, which no preview shows"
+    with pytest.raises(NeedsForce, match=told):
+        control_of(app).override("index", rule="2/minute", rules="5/minute", lasting=True)
+    with pytest.raises(NeedsForce, match="no endpoint has such a limit"):
+        control_of(app).override("index", rule="3/minute", rules="5/minute", lasting=True)
 
 
 @pytest.mark.parametrize("at", ["index", "index:GET", "index:part", "mail"])

@@ -446,7 +446,7 @@ def test_change_of_a_limit_of_an_extension_is_not_said_to_match_nothing(tmp_path
     app.write_text(EXTENDED)
     extended = Command(app, server.url)
     warned = extended("set", "index", "plan-3600s", "9/hour", "--lasting", "--yes").err_on_one_line
-    assert "an extension may check it; to do it anyway, add --force" in warned
+    assert "only limits of another extension, which no preview shows; to do it anyway, add --force" in warned
     for rule in ("plan-3600s", "gone-60s"):
         extended("set", "index", rule, "9/hour", "--lasting", "--yes", "--force")
 
