@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -136,6 +136,11 @@ def changes_in_force(gate: AppGate) -> ChangesInForce:
     return ChangesInForce(applier.enabled, applier.control.shared, problem, {each: kinds[each] for each in KINDS})
 
 
+def idle_of(gate: AppGate, entries: Iterable[Override | Listing]) -> set[str]:
+    """The ids of ``entries`` that match nothing in the app. Which do not fit is known: to find out may take seconds."""
+    return gate.applier.validator.idle(Document(tuple(each for each in entries if each.id not in gate.applier.unfit)))
+
+
 def entries(gate: AppGate, *, kind: str = "", q: str = "", page: int = 1, rows: int = ROWS) -> Entries:
     """The changes in force, as the storage has them; if it does not answer, those that this process knows."""
     try:
@@ -150,8 +155,7 @@ def entries(gate: AppGate, *, kind: str = "", q: str = "", page: int = 1, rows: 
     ]
     wanted.sort(key=lambda each: -each.since)
     shown, paging = paged(wanted, page, rows)
-    left_out = gate.applier.unfit  # known already; finding it again may take seconds
-    idle = gate.applier.validator.idle(Document(tuple(each for each in document.entries if each.id not in left_out)))
+    idle, left_out = idle_of(gate, document.entries), gate.applier.unfit
     kinds = Counter(each.kind for each in document.entries)
     listed = () if gate.access is None else gate.access.declared
     return Entries(

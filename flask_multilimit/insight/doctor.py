@@ -14,7 +14,6 @@ from redis.exceptions import RedisError
 from werkzeug.middleware.proxy_fix import ProxyFix
 
 from ..config import PREFIX
-from ..control.document import Document
 from ..control.entries import are_half
 from ..control.store import DOCUMENT, WORKERS
 from ..declare.addresses import Network, Who
@@ -42,7 +41,7 @@ from ..plan.sources import limited_inside_view
 from ..serve.access import Action
 from ..serve.applier import ControlApplier
 from ..serve.gate import AppGate
-from .changes import document_in_force
+from .changes import document_in_force, idle_of
 from .health import clients_of, forgets_changes, kept_on_disk, known_worker_count, require_charges, workers
 from .keys import prefixes_of, stored_keys
 from .limits import Place, limiters_of, places_of, without_share
@@ -298,8 +297,7 @@ def _examine_control(gate: AppGate) -> Iterator[Finding]:
         return
     try:
         entries = applier.control.entries()
-        document = Document(entries=entries)
-        idle, unfit = applier.validator.idle(document), applier.validator.unfit(document)
+        idle, unfit = idle_of(gate, entries), applier.unfit
     except StorageError as error:
         if not error.no_reply:  # otherwise the storage has a finding of its own
             yield _not_readable(error)

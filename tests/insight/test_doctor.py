@@ -18,6 +18,7 @@ from flask_multilimit.compat.flask_limiter import Limiter
 from flask_multilimit.compat.flask_limiter.util import get_remote_address
 from flask_multilimit.engine.storage.redis.failures import RIGHTS, RIGHTS_OF_OPERATORS, RIGHTS_OF_WORKERS
 from flask_multilimit.insight.doctor import PROXY_HINTS, Finding, Level, examine, examine_latency
+from flask_multilimit.plan.overrides import fitting
 from flask_multilimit.serve.gate import gate_of
 from support.asking import statuses, view
 from support.cluster import Cluster
@@ -309,11 +310,27 @@ def test_remedy_for_a_change_without_an_endpoint_minds_other_releases(on_server:
     assert found.remedy == f"Unless workers of another release need it: flask multilimit unset {entry.id}"
 
 
-def test_remedy_for_a_change_that_does_not_fit_minds_other_releases(on_server: Shop, redis_client: redis.Redis) -> None:
+def put_a_change_that_does_not_fit(redis_client: redis.Redis) -> None:
     scattered = {"type": "ip", "hash_tag": "subject"}
     clash = {"kind": "override", "id": "1" * 8, "since": 1, "endpoint": "send", "limit": scattered}
     document = json.dumps({"format": 1, "entries": [clash]})
     redis_client.hset("rate_limit:{control}:document", mapping={"stamp": "9-x", "document": document})
+
+
+def test_change_that_the_process_knows_not_to_fit_is_not_tried_again(
+    on_server: Shop, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With many changes, finding out may take seconds."""
+    put_a_change_that_does_not_fit(redis_client)
+    tried = Mock(wraps=fitting)
+    monkeypatch.setattr("flask_multilimit.plan.changes.fitting", tried)
+
+    assert any(each.level == "wrong" for each in on_server.findings("control"))
+    assert [call.args[0] for call in tried.call_args_list if call.args[0]] == []
+
+
+def test_remedy_for_a_change_that_does_not_fit_minds_other_releases(on_server: Shop, redis_client: redis.Redis) -> None:
+    put_a_change_that_does_not_fit(redis_client)
 
     (found,) = (each for each in on_server.findings("control") if each.level == "wrong")
     assert "is left out, as it does not fit the limits of this app" in found.text
