@@ -123,9 +123,21 @@ def as_far_as_they_fit(overrides: Overrides, scopes: Sequence[str], make: Callab
     try:
         return make(overrides)
     except ConfigurationError as error:
-        kept, _ = fitting(overrides.at(*scopes).entries, lambda some: make(overrides.only(some)))
+        group = overrides.at(*scopes)
+        known, with_others = group.fitted or (overrides, ())  # to find them anew may take a hundred times as long
+        if not _accepts(make, known) or any(_accepts(make, each) for each in with_others):
+            kept, unfit = fitting(group.entries, lambda some: make(overrides.only(some)))
+            known = overrides.only(kept)
+            group.fitted = known, [overrides.only((*kept, each)) for each in group.entries if each.id in unfit]
         overrides.report_unfit(scopes[-1], error)
-        return make(overrides.only(kept))
+        return make(known)
+
+
+def _accepts(make: Callable[[Overrides], object], overrides: Overrides) -> bool:
+    with suppress(ConfigurationError):
+        make(overrides)
+        return True
+    return False
 
 
 def _where_added(override: Override) -> str:
@@ -144,6 +156,8 @@ class Group:
         """The overrides that change limiters for everybody, in their order."""
         self._for_subjects = [(each.who, each) for each in entries if each.who is not None]
         self._special: dict[tuple[frozenset[str], bool], SpecialSubjects | None] = {}
+        self.fitted: tuple[Overrides, list[Overrides]] | None = None
+        """If not all of these fitted the last function or check: those that did, and these with each of the others."""
 
     def __bool__(self) -> bool:
         return bool(self.changes or self._for_subjects)

@@ -5,6 +5,7 @@ import gc
 import json
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from flask import Flask, request
@@ -25,7 +26,7 @@ from flask_multilimit import (
 )
 from flask_multilimit.engine.slots import KEEPER
 from flask_multilimit.insight.changes import entries
-from flask_multilimit.plan.overrides import MOST_UNFIT
+from flask_multilimit.plan.overrides import MOST_UNFIT, fitting
 from flask_multilimit.serve.gate import gate_of
 from flask_multilimit.usage import Usage
 from support.asking import ask, policy, statuses, view
@@ -362,6 +363,32 @@ class TestOtherLimits:
 
         assert shop.statuses(2, "/send") == [200, 429]
         assert not {each.id: each.idle for each in entries(gate_of(shop.app)).entries}[fits.id]
+
+    def test_which_overrides_do_not_fit_a_check_is_found_out_once_and_anew_if_a_check_takes_more_of_them(
+        self, shop: Shop, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """With 990 clients that have rules of their own, it took 33 ms in each check."""
+        found = Mock(wraps=fitting)
+        monkeypatch.setattr("flask_multilimit.plan.overrides.fitting", found)
+        for who, rules in (
+            ("user:1", "4/minute"),
+            ("user:2", Rule(60, 4, algorithm="gcra", burst=4)),
+            ("user:3", Rule(60, 4, lease=2)),
+        ):
+            shop.control.override("mail", who=who, rules=rules, lasting=True, force=True)
+
+        def left(who: str, **options: Any) -> int:
+            with shop.multilimit.limit("9/minute", scope="mail", subject=who, **options) as decision:
+                return decision.remaining
+
+        reserve = Reserve({"critical": 0.5}, lambda: "critical")
+        with shop.app.test_request_context():
+            assert [left(f"user:{number}", reserve=reserve, cost=0) for number in (1, 2, 3, 2)] == [4, 9, 4, 9]
+            assert found.call_count == 1
+            assert [left(f"user:{number}", settle=lambda _: 1, cost=0) for number in (1, 2, 3, 3)] == [4, 4, 9, 9]
+            assert found.call_count == 2
+            assert [left(f"user:{number}", cost=0) for number in (1, 2, 3)] == [4, 4, 4]
+        assert found.call_count == 2
 
     def test_overrides_that_fit_no_check_are_not_logged_for_ever(
         self, shop: Shop, caplog: pytest.LogCaptureFixture
