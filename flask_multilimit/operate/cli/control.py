@@ -273,7 +273,8 @@ def _lifted_lines(found: Lifted, done: str, left: Sequence[str] = ()) -> list[st
 def bans_command() -> None:
     """List every ban in force: those set by people, and those started by limiters.
 
-    Bans by limiters are found in the counted traffic; with MULTILIMIT_TRAFFIC=False, by SCAN.
+    Bans by limiters are found in the counted traffic, which shows them a second after they began at the latest; with
+    MULTILIMIT_TRAFFIC=False, by SCAN.
     """
     found = bans(shared_gate())
     show(lambda: _ban_lines(found), bans=found)
