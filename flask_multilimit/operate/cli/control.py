@@ -397,8 +397,8 @@ def _impact_lines(found: Impact, now: float) -> list[str]:
         lines += console.paragraph(f"in place of {found.replaces.text} ({found.replaces.id}{by})", indent=4, first="  ")
     for each in found.endpoints[:MOST_SHOWN]:
         lines += console.paragraph(f"{each.endpoint}  {', '.join(each.methods)}", indent=4, first="  ")
-        lines += [f"    - {text}" for text in each.before]
-        lines += [f"    + {text}" for text in each.after]
+        for sign, texts in (("-", each.before), ("+", each.after)):
+            lines += [line for text in texts for line in console.paragraph(text, indent=6, first=f"    {sign} ")]
     if len(found.endpoints) > MOST_SHOWN:
         lines.append(f"  and {len(found.endpoints) - MOST_SHOWN} more; see --dry-run --json")
     for text in found.notes:
