@@ -403,7 +403,7 @@ class WrittenLimiter(Written):
     def _check_text(cls, value: Any, info: ValidationInfo) -> Any:
         for text in (str(part).strip() for part in parts_of_type(value)):
             if info.field_name == "type":
-                check_type_text(text)
+                check_type_text(text, imports=info.context != NO_IMPORTS)
             if info.field_name == "charge_when" or not is_header(text):
                 _check_may_import(text, info)
         return value

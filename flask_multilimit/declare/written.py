@@ -143,11 +143,11 @@ def _is_text(part: object) -> TypeGuard[str]:
     return isinstance(part, str) and not isinstance(part, LimitType)
 
 
-def check_type_text(text: object) -> None:
-    """Raise ``ValueError`` unless ``text`` names a type."""
+def check_type_text(text: object, *, imports: bool = True) -> None:
+    """Raise ``ValueError`` unless ``text`` names a type. ``imports``: whether it may be a callable."""
     text = str(text).strip()
     if text.lower() not in TYPES and not is_header(text) and not is_import_path(text):
-        known = f"{', '.join(TYPES)}, header:NAME, module:function"
+        known = ", ".join((*TYPES, "header:NAME", *["module:function"] * imports))
         unknown = f"{brief(text)}{nearest(text[:LONGEST_NAME], TYPES)}"
         raise ValueError(
             Phrase("unknown type {name}; use {choices}, or several joined by +", name=unknown, choices=known)
