@@ -88,9 +88,9 @@ def change_options(force: str, *, lasting: bool = True) -> Callable[[C], C]:
 @click.option("--shadow/--no-shadow", default=None, help="Count, but never refuse; or refuse again.")
 @click.option("--off", is_flag=True, help="Switch the limits off.")
 @click.option("--limit", metavar="TEXT", help="Add this limit to ENDPOINT; see --type.")
-@click.option("--type", "type_", metavar="TYPE", default="default", help="The type of --limit: ip, user, default, ...")
+@click.option("--type", "type_", metavar="TYPE", help="The type of --limit: ip, user, ...; default: default.")
 @change_options("locks out or exempts nearly everybody, or applies to nothing")
-def set_command(change: Change, new_rules: str | None, limit: str | None, type_: str, **given: Any) -> None:
+def set_command(change: Change, new_rules: str | None, limit: str | None, type_: str | None, **given: Any) -> None:
     """Change the limits at ENDPOINT: an endpoint, a blueprint, a pattern such as "api.*", or "*" for all.
 
     RULE is the name of a rule in header fields, and RULES replace it: set api.search ip-60s 200/minute --for 2h.
@@ -99,17 +99,19 @@ def set_command(change: Change, new_rules: str | None, limit: str | None, type_:
     given["rules"] = new_rules or given["rules"]
     if limit is not None:
         shadow = {"shadow": True} if given.pop("shadow") else {}
-        given["limit"] = {"type": type_, "rules": limit, **shadow}
+        given["limit"] = {"type": type_ or "default", "rules": limit, **shadow}
     said = {name for name, value in given.items() if value is not None and (value or name != "off")}
     if said - {"limiter", "who"} == {"endpoint", "rule"} and _are_rules(given["rule"]):
         new, command = shlex.quote(given["rule"]), f"flask multilimit set {shlex.quote(given['endpoint'])}"
         remedy = (
-            f"To replace a rule: {command} RULE {new}. To add a limit: {command} --limit {new} --type {type_}. "
-            "`flask multilimit limits` lists the rules"
+            f"To replace a rule: {command} RULE {new}. To add a limit: {command} --limit {new} "
+            f"--type {type_ or 'default'}. `flask multilimit limits` lists the rules"
         )
         if said & {"limiter", "who"}:
             remedy = f"With --limiter or --who, write --rules {new}"
         raise click.UsageError(f"{new} is where the name of a RULE belongs. {remedy}")
+    if type_ is not None and limit is None:
+        raise click.UsageError("--type is for --limit. To change the limiters of a type, name it with --limiter.")
     _change({"kind": "override", **given}, change)
 
 

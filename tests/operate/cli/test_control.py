@@ -93,6 +93,7 @@ def test_set_says_which_change_it_replaces(on_server: Command) -> None:
         (("5 per 20 seconds",), ("RULE '5 per 20 seconds'. ", "--limit '5 per 20 seconds' --type default. ")),
         (("5/minute", "--who", "203.0.113.7"), ("write --rules 5/minute",)),
         (("5/minute", "--limiter", "ip"), ("write --rules 5/minute",)),
+        (("ip-20s", "5/minute", "--type", "ip"), ("--type is for --limit. To change the limiters of a type, name it",)),
     ],
 )
 def test_set_with_rules_in_place_of_a_rule_name_is_an_error_that_shows_what_to_write(
@@ -168,6 +169,12 @@ def test_dry_run_shows_a_change_without_making_it(on_server: Command) -> None:
     assert on_server("entries").out.startswith("No changes")
 
 
+def test_limits_that_a_change_would_change_fit_the_terminal(on_server: Command) -> None:
+    lines = on_server("set", "*", "--limiter", "ip", "--off", "--for", "1h", "--dry-run").out.splitlines()
+    assert any("ban of 3600 s after 2 refusals" in each for each in lines)
+    assert [each for each in lines if len(each) > 80] == []
+
+
 def test_change_of_hundreds_of_endpoints_shows_a_few_of_them_before_it_asks(server: Server) -> None:
     app = Flask("shop")
     app.config.update(MULTILIMIT_STORAGE_URI=server.url, MULTILIMIT_STORAGE_TIMEOUT=10)
@@ -214,6 +221,7 @@ def test_list_that_the_storage_does_not_give_is_an_error(command: str) -> None:
     [
         ("set update ip-20s 50/mnute --lasting", "did you mean 'minute'"),
         ("set update ip-20s 50/minute", "--for 2h, or --lasting"),
+        ("set update --limit 5/minute --type pi --lasting", "ip, user, header:NAME, or several joined by +"),
         ("set nowhere ip-20s 50/minute --lasting", "no endpoint has such a limit"),
         ("set mail --limit 2/minute --lasting", "A function may; checks in views get no new limits"),
         ("ban 203.0.113.9 --lasting", "a ban needs an end"),
