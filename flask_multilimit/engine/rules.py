@@ -604,7 +604,8 @@ def _mistake_in(rule: Rule) -> str | None:
 def _mistake_in_lease(rule: Rule, lease: int) -> str | None:
     most = min(rule.count, rule.implementation.MAX_COST)
     if lease > most:
-        return f"lease={brief(lease)} is more than {rule.algorithm} ever admits at once, which is {most} units"
+        units = f"{most} unit{'s' * (most > 1)}"
+        return f"lease={brief(lease)} is more than {rule.algorithm} ever admits at once, which is {units}"
     if rule.time < SHORTEST_LEASED:
         return f"a lease needs a time of at least {SHORTEST_LEASED} second; leave it out"
     return None

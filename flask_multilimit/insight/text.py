@@ -65,7 +65,7 @@ def local_time(at: float) -> LocalTime:
 
 
 def plural(number: int, noun: str, several: str = "") -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {several or noun + 's'}"
+    return f"{number:,} {noun if number == 1 else several or noun + 's'}"
 
 
 def subject_text(type_name: str, value: str, parts: Sequence[Subject] = ()) -> str:

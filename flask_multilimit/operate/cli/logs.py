@@ -188,7 +188,7 @@ def file_lines(files: Sequence[LogFile]) -> list[str]:
             if not (unknown and each.lines)
         ]
         if problems:
-            lines += console.paragraph(f"{file.name}: of {file.lines:,} lines, {'; '.join(problems)}", indent=2)
+            lines += console.paragraph(f"{file.name}: of {plural(file.lines, 'line')}, {'; '.join(problems)}", indent=2)
     return ["", "Problems in the log:", *lines] if lines else []
 
 
@@ -282,7 +282,7 @@ def _report_lines(report: Report, zone: tzinfo) -> list[str]:
     if report.first is None or report.last is None:
         return ["No requests.", *stopped, *file_lines(report.files)]
     span = f"from {in_zone(report.first, zone)} to {in_zone(report.last, zone)} {zone}"
-    lines = [*console.paragraph(f"{report.requests:,} requests {span}"), *stopped]
+    lines = [*console.paragraph(f"{plural(report.requests, 'request')} {span}"), *stopped]
     lines += [*_summary(report), *_endpoints(report), *_rules(report), *_bans(report), *_worst(report, zone)]
     lines += ["", f"Commands to a storage: {report.commands:,}"]
     if report.notes:
@@ -470,7 +470,7 @@ def _page(found: Suggestion, traffic: Traffic, source: str, refuse_at_most: str)
 
 def suggestion_lines(found: Suggestion, zone: tzinfo) -> list[str]:
     span = f"{in_zone(found.first, zone)} to {in_zone(found.last, zone)} {zone}"
-    about = f"{found.requests:,} requests of {plural(found.subjects, 'subject')} ({found.type}) from {span}"
+    about = f"{plural(found.requests, 'request')} of {plural(found.subjects, 'subject')} ({found.type}) from {span}"
     lines = [*console.paragraph(about), ""]
     rows = [(each.in_words, each.p50, each.p90, each.p99, each.p999, each.max) for each in found.peaks]
     if found.without_cost:

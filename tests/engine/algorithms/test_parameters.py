@@ -40,6 +40,7 @@ def test_parameter_is_accepted_by_its_algorithms_only(algorithm: str, parameter:
             "Rule(time=60, count=9, lease=10)",
             "lease=10 is more than sliding_window ever admits at once, which is 9 units",
         ),
+        ("Rule(time=60, count=1, lease=2)", "lease=2 is more than sliding_window ever admits at once, which is 1 unit"),
         (
             "Rule(time=60, count=1000000, lease=10001)",
             "lease=10001 is more than sliding_window ever admits at once, which is 10000 units",
