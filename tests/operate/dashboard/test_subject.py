@@ -241,6 +241,7 @@ def test_automatic_ban_is_shown_and_reset(banning: Flask) -> None:
     ada = banning.test_client()
     statuses(banning, *["/"] * 2, environ_base=CLIENT)
     before = found(ada, **ASKED)["requests"][0]["bans"][0]
+    assert "refusals to go: 2" in ada.get(SUBJECT, query_string=ASKED).text
     statuses(banning, *["/"] * 3, environ_base=CLIENT)
     (banned,) = found(ada, **ASKED)["requests"]
 
