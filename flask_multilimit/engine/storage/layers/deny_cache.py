@@ -202,9 +202,9 @@ def _strikes_after(decision: Decision) -> float:
 
 
 def _longest_refusal(decision: Decision) -> tuple[float, str]:
-    """The microseconds that the longest refusal lasts, and its key. A refusal of unknown length may end at once."""
+    """The microseconds that the longest refusal lasts, below 0 if nobody knows, and its key."""
     return max(
-        (math.inf if retry_after == NEVER else max(retry_after, 0), hit.key)
+        (math.inf if retry_after == NEVER else retry_after, hit.key)
         for hit, retry_after in zip(decision.hits, decision.reply[RETRY_AFTERS], strict=True)
         if not hit.shadow
     )

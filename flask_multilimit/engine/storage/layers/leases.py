@@ -109,8 +109,8 @@ class _Lease:
         return [(grant.check_id, Charge(whole, grant.full_at, grant.units - leftover))]
 
     def cost_of_next(self, cost: int) -> int:
-        """The largest multiple of ``cost`` that fits into the next grant."""
-        return max(min(self.size, self.rule.lease or 0) // cost, 1) * cost
+        """The largest multiple of ``cost`` that fits into the next grant; 0 if none does."""
+        return min(self.size, self.rule.lease or 0) // cost * cost
 
 
 @dataclass(slots=True)
@@ -183,7 +183,7 @@ class LeasingStorage:
         with self._lock:
             now = self._clock()
             spent = self._spend(hits, leased, now)
-            if len(spent) == len(hits) or (spent and len(spent) == len(hits) - len(bans_of(hits))):
+            if len(spent) == len(hits) or len(spent) == len(hits) - len(bans_of(hits)):
                 return _decide_here(hits, spent, now)
             question = self._question(hits, leased, spent, now)
         return self._ask_storage(question)
@@ -191,13 +191,10 @@ class LeasingStorage:
     def peek(self, hits: tuple[Hit, ...]) -> Decision:
         """Units that this process holds count as remaining."""
         decision = self.wrapped.peek(hits)
-        leased = memoized(hits, _leased)
-        if not leased:
-            return decision
         standings = list(standings_of(decision.reply))
         with self._lock:
             now = self._clock()
-            for i in leased:
+            for i in memoized(hits, _leased):
                 lease = self._leases.get(hits[i].key)
                 if lease is not None and lease.has(1, hits[i].rule, now):
                     remaining, retry_after, reset_after = standings[i]
@@ -376,8 +373,8 @@ class LeasingStorage:
                 units = question.costs.get(i, hit.cost)
                 lease.units = units - hit.cost
                 lease.grant = _grant_of(answer, units, max(remaining, 0), reset_after, hit.rule, asked_at, now)
-                remaining = max(remaining, 0) + lease.units if lease.units else remaining
                 if lease.units:
+                    remaining = max(remaining, 0) + lease.units
                     self._on_units(hit.key)
             elif lease is not None and (retry_after or failed):
                 lease.size = 0
