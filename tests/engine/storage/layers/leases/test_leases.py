@@ -122,6 +122,19 @@ def test_check_asks_again_for_its_cost_alone_when_the_lease_is_refused(fleet: Fl
     assert not process.limiter.check(HITS).allowed
 
 
+def test_refused_check_takes_no_lease_and_asks_for_one_again_only_after_the_refusal_of_another_rule(
+    fleet: Fleet, process: Process
+) -> None:
+    both = hits_for([Rule(5, RAMP), LEASED], scope="api")
+    for _ in range(RAMP):
+        process.limiter.check(both)
+
+    assert costs_of_checks(process, lambda: process.limiter.check(both)) == [[1, 8]], "the other rule refuses"
+    fleet.storage.check(hits_for(LEASED, scope="api", cost=100 - RAMP))
+    assert costs_of_checks(process, lambda: [process.limiter.check(HITS) for _ in range(2)]) == [[8], [1], [1]]
+    assert not process.limiter.check(HITS).allowed
+
+
 @pytest.mark.parametrize("rule", [LEASED, FIXED], ids=str)
 def test_check_with_a_lease_passes_exactly_at_retry_after_of_its_refusal(
     rule: Rule, fleet: Fleet, process: Process
@@ -245,6 +258,31 @@ def test_no_lease_is_taken_while_units_may_still_be_returned(process: Process) -
     assert costs_of_checks(process, lambda: process.limiter.check(hits[1:])) == []
 
 
+@pytest.mark.parametrize("act", ["close", "check another quota"])
+@pytest.mark.parametrize("asks", [[LEASED], [Rule(5, 50), LEASED]], ids=["asks for units", "may return a unit"])
+def test_lease_that_a_check_uses_is_not_given_back_meanwhile(
+    asks: list[Rule], act: str, process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the end of the process, or for another one when there are too many."""
+    monkeypatch.setattr("flask_multilimit.engine.storage.layers.leases.MOST_LEASES", 1)
+    other = hits_for(LEASED, scope="other")
+    for _ in range(RAMP + 1 if len(asks) == 2 else RAMP):
+        process.limiter.check(HITS)
+
+    def meanwhile() -> None:
+        process.wire.meanwhile = lambda: None
+        if act == "close":
+            process.leases.close()
+        else:
+            process.limiter.check(other)
+
+    process.wire.meanwhile = meanwhile
+    assert process.limiter.check(hits_for(asks, scope="api")).allowed
+
+    assert process.wire.refunds == 0
+    assert costs_of_checks(process, lambda: [process.limiter.check(HITS) for _ in range(6)]) == []
+
+
 def test_one_thread_renews_a_lease_and_the_others_ask_the_storage(process: Process) -> None:
     seen: list[list[list[int]]] = []
 
@@ -280,7 +318,8 @@ def test_check_with_its_own_id_is_charged_once_in_the_storage(fleet: Fleet, proc
 
     first, again = (process.limiter.check(HITS, check_id=check_id) for _ in range(2))
 
-    assert first.id == again.id == check_id
+    (many,) = process.leases.check_many([HITS], [check_id])
+    assert first.id == again.id == many.id == check_id
     assert remaining_in_storage(fleet, HITS[0]) == before - 1
 
 
@@ -302,6 +341,9 @@ def test_peek_counts_unspent_units_of_the_lease(fleet: Fleet, process: Process) 
 
     assert (granted.remaining, peeked.remaining, peeked.allowed) == (92, 7, True)
     assert [process.limiter.peek(hits_for(LEASED, scope="api", cost=cost)).allowed for cost in (7, 8)] == [True, False]
+    for remaining in range(6, -1, -1):
+        process.limiter.check(HITS)
+        assert process.limiter.peek(HITS).remaining == remaining
     fleet.clock.advance(LEASED.lease_ms / 1000)
     assert (process.limiter.peek(HITS).remaining, process.limiter.peek(HITS).allowed) == (0, False)
 
