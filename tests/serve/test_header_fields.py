@@ -165,7 +165,7 @@ for _ in range(50):
 
 def test_response_of_any_class_can_be_returned_again(limited_app: Flask) -> None:
     class Wrapping(Response):
-        __slots__ = ("slot",)
+        __slots__ = ("empty", "slot")
 
         def __getattr__(self, name: str) -> Any:
             return self.wrapped[name]
