@@ -510,6 +510,16 @@ def test_client_that_waits_t_gets_units_as_soon_as_they_return(clock: Clock) -> 
     assert [client.get("/").status_code for _ in range(6)] == [200] * 5 + [429]
 
 
+def test_draft_10_shows_when_a_refused_request_passes_and_otherwise_when_the_quota_is_full(clock: Clock) -> None:
+    client = serve(clock, Rule(20, 2), config={"MULTILIMIT_HEADERS": "draft-10"})
+    shown = []
+    for seconds in (0, 5, 5):
+        clock.advance(seconds)
+        shown.append(items(client.get("/"), "RateLimit")["default-20s"])
+
+    assert shown == [{"r": 1, "t": 20}, {"r": 0, "t": 20}, {"r": 0, "t": 10}]
+
+
 @pytest.mark.parametrize(
     ("options", "burst"),
     [
