@@ -84,6 +84,13 @@ def test_header_fields_show_a_ban_only_while_it_holds(app: Flask, any_storage: A
     assert completing.headers["RateLimit"] == '"ip-60s";r=0;t=60, "ip-ban";r=0;t=3600'
 
 
+def test_limit_with_a_ban_shows_its_own_reset(app: Flask, any_storage: Any, clock: Clock) -> None:
+    limited(app, any_storage, rules=Rule(60, 9, algorithm="fixed_window"))
+    ask(app)
+    clock.advance(10)
+    assert ask(app).headers["RateLimit"] == '"ip-60s";r=7;t=50'
+
+
 @pytest.mark.parametrize(
     ("dialect", "told"),
     [

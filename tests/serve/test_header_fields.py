@@ -22,6 +22,7 @@ from werkzeug.test import TestResponse
 
 from flask_multilimit import (
     Ban,
+    Calendar,
     ConfigurationError,
     Decision,
     LimitType,
@@ -248,9 +249,13 @@ def test_quota_that_a_view_shares_with_a_function_is_shown_under_both_names(
     assert (shown["mine-60s"]["r"], shown["mail-60s"]["r"]) == (3, 2)
 
 
-@pytest.mark.parametrize("options", [{"rules": "100/minute"}, {"rules": "1/minute", "shadow": True}], ids=str)
+@pytest.mark.parametrize(
+    ("options", "count"),
+    [({"rules": "100/minute"}, 10), ({"rules": "1/minute", "shadow": True}, 10), ({"rules": "6/minute"}, 6)],
+    ids=str,
+)
 def test_tightest_of_several_quotas_with_one_name_that_may_refuse_is_shown(
-    limited_app: Flask, client: FlaskClient, options: dict[str, Any]
+    limited_app: Flask, client: FlaskClient, options: dict[str, Any], count: int
 ) -> None:
     service = limited_service(**options)
 
@@ -262,8 +267,8 @@ def test_tightest_of_several_quotas_with_one_name_that_may_refuse_is_shown(
 
     response = client.get("/")
 
-    assert response.headers["RateLimit-Policy"] == '"default-60s";q=10;w=60'
-    assert response.headers["RateLimit"] == '"default-60s";r=9;t=54'
+    assert response.headers["RateLimit-Policy"] == f'"default-60s";q={count};w=60'
+    assert response.headers["RateLimit"] == f'"default-60s";r={count - 1};t={60 - 60 // count}'
 
 
 @given(
@@ -510,14 +515,33 @@ def test_client_that_waits_t_gets_units_as_soon_as_they_return(clock: Clock) -> 
     assert [client.get("/").status_code for _ in range(6)] == [200] * 5 + [429]
 
 
-def test_draft_10_shows_when_a_refused_request_passes_and_otherwise_when_the_quota_is_full(clock: Clock) -> None:
-    client = serve(clock, Rule(20, 2), config={"MULTILIMIT_HEADERS": "draft-10"})
+@pytest.mark.parametrize(("setting", "times"), [("draft-11", (10, 5, 14, 9)), ("draft-10", (20, 20, 20, 9))])
+def test_each_rule_that_refuses_shows_when_the_request_would_pass(
+    clock: Clock, setting: str, times: tuple[int, ...]
+) -> None:
+    client = serve(clock, Rule(20, 2), Rule(60, 3), config={"MULTILIMIT_HEADERS": setting})
     shown = []
-    for seconds in (0, 5, 5):
+    for seconds in (0, 15, 6, 5):
         clock.advance(seconds)
         shown.append(items(client.get("/"), "RateLimit")["default-20s"])
 
-    assert shown == [{"r": 1, "t": 20}, {"r": 0, "t": 20}, {"r": 0, "t": 10}]
+    assert shown == [{"r": left, "t": t} for left, t in zip((1, 0, 0, 0), times, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("rule", "standing", "fields"),
+    [
+        pytest.param(Rule(60, 2), (-5, 0, 30_000_000), {"r": 0, "t": 30}, id="a debt is no time"),
+        pytest.param(Rule(60, 2, algorithm="fixed_window"), (2, 0, 0), {"r": 2, "t": 60}, id="the window begins"),
+        pytest.param(Calendar(2, "day"), (2, 0, 0), {"r": 2}, id="the end of the period is not known"),
+    ],
+)
+def test_fields_of_a_check_that_costs_nothing(
+    rule: Rule, standing: tuple[int, int, int], fields: dict[str, int]
+) -> None:
+    response = Response()
+    describe(response, record_of([Decision(bytes(16), Hits([Hit("key", rule, 0)]), [*head(0), *standing])]), Settings())
+    assert [*items(response, "RateLimit").values()] == [fields]
 
 
 @pytest.mark.parametrize(
@@ -542,18 +566,30 @@ def test_limit_of_a_bucket_is_what_is_left_of_a_full_one(
     assert [fields[f"{prefix}-Limit"], fields[f"{prefix}-Remaining"]] == [str(burst), str(burst - 1)]
 
 
+@pytest.mark.parametrize(
+    ("rules", "seconds", "cost", "limit", "remaining"),
+    [
+        pytest.param([Rule(1, 1), Rule(3600, 2)], 1, 1, "2", "0", id="the exhausted one that resets last"),
+        pytest.param(
+            [Rule(60, 1), Rule(3600, 2)], 3599, 1, "2", "0", id="that one, although it has a unit again before"
+        ),
+        pytest.param([Rule(60, 1), Rule(3600, 9)], 0, 1, "1", "0", id="the one that refuses"),
+        pytest.param([Rule(1, 2), Rule(3600, 3)], 0, 2, "3", "1", id="the one that refuses longest"),
+    ],
+)
 @pytest.mark.parametrize(("setting", "prefix"), [("legacy", "X-RateLimit"), ("draft-06", "RateLimit")])
-def test_single_limit_dialects_show_the_exhausted_rule_that_resets_last(
-    clock: Clock, setting: str, prefix: str
+def test_single_limit_dialects_show_the_tightest_rule(
+    clock: Clock, setting: str, prefix: str, rules: list[Rule], seconds: float, cost: int, limit: str, remaining: str
 ) -> None:
-    client = serve(clock, Rule(1, 1), Rule(3600, 2), config={"MULTILIMIT_HEADERS": setting})
+    client = serve(clock, *rules, config={"MULTILIMIT_HEADERS": setting}, cost=cost)
     client.get("/")
-    clock.advance(1)
+    clock.advance(seconds)
 
     fields = client.get("/").headers
 
-    assert fields[f"{prefix}-Remaining"] == "0"
-    assert int(fields[f"{prefix}-Reset"]) - (time.time() if setting == "legacy" else 0) > 3590
+    assert (fields[f"{prefix}-Limit"], fields[f"{prefix}-Remaining"]) == (limit, remaining)
+    if limit != "1":
+        assert int(fields[f"{prefix}-Reset"]) - (time.time() if setting == "legacy" else 0) > 3590
 
 
 def test_policy_shows_a_unit_other_than_requests(clock: Clock) -> None:
