@@ -631,8 +631,10 @@ def _lift(
     elsewhere: _Elsewhere,
 ) -> tuple[str, ...]:
     """The commands that let it pass again, the most certain first. No command lifts what the settings say."""
+    if listed is not None and listed.action == "allow":
+        return ()
     found = []
-    if listed is not None and listed.action != "allow":
+    if listed is not None:
         kind, _, entry_id = listed.where.partition(" ")
         if kind in {"ban", "deny"} and entry_id:
             entries = [(kind, entry_id, listed.who), *((each.kind, each.id, str(each.who)) for each in refusing)]

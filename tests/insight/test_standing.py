@@ -759,6 +759,17 @@ def test_why_prints_verdict_and_remedy(app: Flask) -> None:
     assert "To let it pass:\n  flask multilimit unban 203.0.113.7\n" in told
 
 
+def test_why_offers_no_remedy_to_a_client_that_passes_because_it_is_allowed(app: Flask) -> None:
+    counted(app, *["/login"] * 5)
+    control_of(app).allow("203.0.113.7", lasting=True)
+
+    told = command(app, "why", "203.0.113.7")
+
+    assert "passes everywhere: allowed by allow " in told
+    assert "login GET  a request would pass\n" in told
+    assert "To let it pass" not in told
+
+
 @pytest.fixture(params=["memory", "server", "cluster"])
 def shared(request: pytest.FixtureRequest) -> str:
     """The URI of an empty storage of each kind."""

@@ -162,7 +162,7 @@ def _why_lines(found: Standing) -> list[str]:
     touched = [each for each in found.requests if each.matters]
     for each in touched[:MOST_SHOWN]:
         title = console.style(f"{each.endpoint} {', '.join(each.methods)}", bold=True)
-        lines += ["", f"{title}  {_verdict(each, None)}", *_table(each)[1:]]
+        lines += ["", f"{title}  {_verdict(each, found.listed)}", *_table(each)[1:]]
     if len(touched) > MOST_SHOWN:
         lines += ["", f"Used at {len(touched) - MOST_SHOWN} more; see --json."]
     lines += [*_bans(found.elsewhere), *_refusals(found)]
