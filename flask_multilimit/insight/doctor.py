@@ -496,7 +496,7 @@ def _examine_rights(storage: Scripted, gate: AppGate) -> Iterator[Finding]:
         return  # the script of limits has failed, too
     lacking = sorted(each.decode() if isinstance(each, bytes) else str(each) for each in reply)
     if lacking:
-        uses = ", ".join(dict.fromkeys(USES.get(each, each) for each in lacking))
+        uses = "; ".join(dict.fromkeys(USES.get(each, each) for each in lacking))
         text = f"The server's user lacks {' '.join(f'+{each}' for each in lacking)}: {uses}."
         yield Finding("rights", "hint", text, "Allow what this process needs: for workers, at least +hget.")
 
