@@ -11,7 +11,7 @@ from ..control.entries import Listing, Override
 from ..engine.text import Phrase
 from ..observe.events import NEAR_LIMIT
 from ..serve.gate import AppGate
-from .changes import Entry, entry_of
+from .changes import Entry, document_in_force, entry_of
 from .clients import client_from, listed_of
 from .health import forgets_changes, known_worker_count
 from .traffic import TrafficMemory, looking, rule_traffic
@@ -93,6 +93,8 @@ def _of_client(entry: Override | Listing) -> Override | None:
 
 def _notes(gate: AppGate, preview: Preview) -> Iterable[str]:
     entry = preview.entry
+    if entry in document_in_force(gate).entries:  # to undo it needs no advice
+        return
     if (own := _of_client(entry)) is not None and own.rules:
         yield REPLACES_ALL
     network = entry.who.network if isinstance(entry, Listing) and entry.kind != "allow" else None
