@@ -362,8 +362,12 @@ def _export(text: str, file: str) -> None:
 def _import(applier: ControlApplier, file: BinaryIO, *, reason: str, force: bool) -> None:
     if not applier.control.in_use:
         raise ConfigurationError(_NOT_IN_USE)
-    made = applier.control.import_entries(file.read(LONGEST_COPY), reason=reason, author=user_name(), force=force)
-    console.echo(f"In force within a second: {plural(len(made), 'entry', 'entries')} of {file.name}.", err=True)
+    try:
+        made = applier.control.import_entries(file.read(LONGEST_COPY), reason=reason, author=user_name(), force=force)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{file.name}: {error}") from error
+    done = f"In force within a second: {plural(len(made), 'entry', 'entries')} of {file.name}."
+    console.echo(done if made else f"Nothing to import: {file.name} has no entries, or all have ended.", err=True)
     show(list, imported=len(made), changed=bool(made))
 
 

@@ -155,6 +155,7 @@ def test_lasting_change_warns_when_server_keeps_nothing_on_disk(on_server: Comma
     assert forgets in on_server("deny", "203.0.113.7", "--lasting", "--yes", "--json").json["notes"][0]
     assert forgets not in on_server("deny", "203.0.113.7", "--for", "1h", "--dry-run").out
     assert forgets[:-1] in on_server("doctor").out_on_one_line
+    assert forgets not in on_server("unset", "203.0.113.7", "--dry-run").out
     redis_client.config_set("appendonly", "yes")
     try:
         assert forgets not in on_server("deny", "203.0.113.7", "--lasting", "--dry-run").out
@@ -371,8 +372,17 @@ class TestExportAndImport:
         self, on_server: Command, file: Path, content: str
     ) -> None:
         file.write_text(content)
-        assert on_server("entries", "--import", str(file)).code == 1
+        run = on_server("entries", "--import", str(file))
+        assert (run.code, run.err_on_one_line.startswith(f"Error: {file}: ")) == (1, True), run.err
         assert on_server("entries", "--json").json["entries"] == []
+
+    def test_import_of_entries_that_have_ended_says_that_nothing_is_in_force(
+        self, on_server: Command, file: Path
+    ) -> None:
+        ended = {"kind": "ban", "who": "203.0.113.7", "id": "00000001", "since": 1.0, "until": 2.0}
+        file.write_text(json.dumps({"format": 1, "entries": [ended]}))
+        run = on_server("entries", "--import", str(file))
+        assert (run.code, run.err) == (0, f"Nothing to import: {file} has no entries, or all have ended.\n")
 
 
 class TestUnset:
