@@ -46,12 +46,12 @@ MOST_SHOWN = 10
 def _applier() -> ControlApplier:
     """The applier of the app, with the newest changes. Raises :class:`ConfigurationError` if a change would not reach
     the workers."""
-    gate = shared_gate()
-    applier = gate.applier
+    applier = gate_of(current_app).applier
     if not applier.control.shared:
-        raise ConfigurationError(_CANNOT_KEEP.format(type(gate.limiter.storage).__name__))
+        raise ConfigurationError(_CANNOT_KEEP.format(type(shared_gate().limiter.storage).__name__))
     if not applier.enabled:
         raise ConfigurationError(f"{PREFIX}CONTROL or {PREFIX}ENABLED is False, so workers do not follow changes")
+    applier.look()
     return applier
 
 
