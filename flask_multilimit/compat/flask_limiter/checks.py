@@ -115,7 +115,7 @@ def key_of_client(given: object) -> str:
     in memory: each request would be another client."""
     if given is None:
         return ""
-    text = given.decode() if isinstance(given, bytes) else str(given)
+    text = given.decode(errors="surrogateescape") if isinstance(given, bytes) else str(given)
     if " at 0x" in text and not isinstance(given, (str, bytes)):
         raise ConfigurationError(f"key_func returned {text:.80}: return text or a number, such as the id of the user")
     return text

@@ -592,6 +592,14 @@ def test_log_explains_an_empty_key_once(app: Flask, caplog: pytest.LogCaptureFix
 
 
 @pytest.mark.parametrize("swallow_errors", [False, True])
+def test_keys_of_bytes_that_are_no_text_are_limited_each_by_itself(app: Flask, swallow_errors: bool) -> None:
+    key: Any = lambda: bytes.fromhex(request.args["key"])  # noqa: E731
+    limiter = Limiter(key, app=app, swallow_errors=swallow_errors)
+    app.get("/")(limiter.limit("1/minute")(named("v80")))
+    assert [codes(app, 2, f"/?key={key}") for key in ("ff", "fe")] == [[200, 429]] * 2
+
+
+@pytest.mark.parametrize("swallow_errors", [False, True])
 def test_cost_above_all_limits_is_refused_however_large(app: Flask, swallow_errors: bool) -> None:
     limiter = Limiter(get_remote_address, app=app, swallow_errors=swallow_errors)
     app.get("/")(limiter.limit("5/minute", cost=lambda: int(request.args["n"]))(named("v79")))
