@@ -209,12 +209,12 @@ def _end() -> None:
     with ExitStack() as tasks:  # runs all of them, even if one raises; those added last first
         for one in listed(_ending):
             tasks.callback(one._at_end)
-        for beat in listed(_with_last):
+        for beat in listed(_with_last) * 2:  # twice, because the last task of one may leave another work
             tasks.callback(_finish, beat)
 
 
 def _finish(beat: Beat) -> None:
-    if beat.running:  # it may begin only when the last task of another beat leaves it work
+    if beat.running:
         beat.finish(wait=ENDING_SECONDS)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from flask_multilimit.engine.threads import Beat, _end
+from flask_multilimit.engine.threads import Beat
 from support.doubles import raising
 from support.forks import forked
 from support.waiting import PATIENCE, until
@@ -367,15 +367,19 @@ def test_last_tasks_run_although_others_raise_while_the_process_ends() -> None:
     assert "disk full" in run.stderr
 
 
-def test_last_task_runs_of_a_beat_that_begins_with_the_last_task_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As counts are flushed of a stream that is settled at the end."""
-    ran = threading.Event()
-    idle = Beat(lambda: 60, name=NAME, last=ran.set)
-    running = Beat(lambda: 60, name=NAME, last=idle.wake)
-    monkeypatch.setattr("flask_multilimit.engine.threads._with_last", [idle, running])  # the later one ends first
-    monkeypatch.setattr("flask_multilimit.engine.threads._ending", [])
+BEGINNING = """
+from flask_multilimit.engine.threads import Beat
+
+beats = []
+for _ in range(20):
+    idle = Beat(lambda: 60, name="multilimit-test", last=lambda: print("last"))
+    running = Beat(lambda: 60, name="multilimit-test", last=idle.wake)
     running.wake()
+    beats += [idle, running]
+"""
 
-    _end()
 
-    assert ran.is_set()
+def test_last_task_runs_of_a_beat_that_begins_with_the_last_task_of_another() -> None:
+    """As counts are flushed of a stream that is settled at the end. Beats end in any order."""
+    run = subprocess.run([sys.executable, "-c", BEGINNING], capture_output=True, text=True, check=True)
+    assert run.stdout == "last\n" * 20
