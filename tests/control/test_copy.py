@@ -141,7 +141,7 @@ def test_entry_of_the_copy_ends_on_time_in_the_outage(own_server: Server, copy: 
 
     shop = worker(own_server, copy)
 
-    until(lambda: not shop.denies(), 10)
+    until(lambda: not shop.denies())
 
 
 def test_change_does_not_put_an_older_copy_in_force_before_it(own_server: Server, copy: Path) -> None:

@@ -245,19 +245,19 @@ class TestTokens:
     def test_answer_is_charged_its_tokens(self, port: int) -> None:
         status, text = self.chat(port, 4)
         assert (status, len(text.split())) == (200, 20)
-        waiting.until(lambda: self.left() == {"left": 600 - 3 * 24, "over": 0}, 10)
+        waiting.until(lambda: self.left() == {"left": 600 - 3 * 24, "over": 0})
         assert self.left("k-bob")["left"] == 600
 
     def test_debt_refuses_the_next_request(self, port: int) -> None:
         self.chat(port, 50)
-        waiting.until(lambda: self.left() == {"left": 0, "over": 300}, 10)
+        waiting.until(lambda: self.left() == {"left": 0, "over": 300})
         assert self.chat(port, 1)[0] == 429
         assert self.chat(port, 1, key="k-bob")[0] == 200
 
     def test_interrupted_answer_is_charged_only_the_sent_part(self, port: int) -> None:
         sys.modules["example_tokens"].model.seconds = 0.002
         self.chat(port, 30, read=20)
-        waiting.until(lambda: self.left()["left"] not in {550, 600}, 10)
+        waiting.until(lambda: self.left()["left"] not in {550, 600})
         assert 600 - 3 * 30 * 6 < self.left()["left"] < 600
 
     def test_unknown_api_key_is_refused_with_401(self, port: int) -> None:
@@ -326,9 +326,8 @@ class TestPlans:
 
 
 class TestLimitedJob:
-    def run(self, *arguments: str) -> tuple[list[str], float]:
+    def run(self, *arguments: str) -> list[str]:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("FLASK_")}
-        started = time.monotonic()
         done = subprocess.run(
             [sys.executable, "examples/limited_job.py", *arguments],
             cwd=ROOT,
@@ -338,18 +337,16 @@ class TestLimitedJob:
             check=True,
             timeout=30,
         )
-        return done.stdout.splitlines(), time.monotonic() - started
+        return done.stdout.splitlines()
 
     SENT = ["ann: sent", "bob: sent", "ann: sent", "eve: sent", "ann: had enough for today", "bob: sent", "ida: sent"]  # noqa: RUF012
 
     def test_job_waits_for_mail_server_and_skips_clients_over_quota(self) -> None:
-        lines, seconds = self.run()
-        assert lines == self.SENT
-        assert seconds > 0.5
+        assert self.run() == self.SENT
 
     def test_jobs_on_one_server_share_quotas(self, server: Server) -> None:
-        assert self.run(server.url)[0] == self.SENT
-        assert self.run(server.url)[0] == [
+        assert self.run(server.url) == self.SENT
+        assert self.run(server.url) == [
             "ann: had enough for today",
             "bob: had enough for today",
             "ann: had enough for today",

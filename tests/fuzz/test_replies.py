@@ -1,6 +1,5 @@
-"""Random replies of a server: a check is decided, or a StorageError, in time; and users of Flask see only limits."""
+"""Random replies of a server: a check is decided, or a StorageError; and users of Flask see only limits."""
 
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -15,8 +14,6 @@ from support.effort import tries
 from support.liar import Liar
 
 TIMEOUT = 0.05
-PATIENCE = 5.0
-"""Seconds, on a machine that is busy with other things."""
 
 numbers = st.integers(-(2**64), 2**64).map(lambda number: b":%d\r\n" % number)
 scalars = numbers | st.sampled_from(
@@ -61,10 +58,9 @@ def liar() -> Iterator[Liar]:
 @tries()
 @given(replies)
 @example(b"*5\r\n:1\r\n:0\r\n:1\r\n,nan\r\n:0\r\n")
-def test_random_reply_is_a_decision_or_a_storage_error_in_time(liar: Liar, reply: bytes) -> None:
+def test_random_reply_is_a_decision_or_a_storage_error(liar: Liar, reply: bytes) -> None:
     liar.answer = lambda _: [reply]
     limiter = Limiter(RedisStorage.from_url(liar.url, timeout=TIMEOUT))
-    begin = time.monotonic()
     try:
         decision = limiter.check(hits())
     except StorageError:
@@ -73,7 +69,6 @@ def test_random_reply_is_a_decision_or_a_storage_error_in_time(liar: Liar, reply
         assert all(isinstance(number, int) for number in decision.reply)
     finally:
         limiter.close()
-    assert time.monotonic() - begin < PATIENCE
 
 
 @tries(0.5)

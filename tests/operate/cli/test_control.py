@@ -36,7 +36,7 @@ MultiLimit(app).add_listing(lambda app, endpoint: {"mail plans": [plan] if endpo
 
 
 def wait_for_status(shop: FlaskClient, path: str, status: int) -> None:
-    until(lambda: call(shop, path) == [status], 15)
+    until(lambda: call(shop, path) == [status])
 
 
 def test_set_changes_a_limit_and_unset_restores_it(on_server: Command, shop: FlaskClient) -> None:

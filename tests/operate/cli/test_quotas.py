@@ -24,7 +24,7 @@ app.get("/", endpoint="view")(rate_limiter(type=IP, rules=lambda: None)(lambda: 
 
 
 def wait_until_admitted(shop: FlaskClient, path: str) -> None:
-    until(lambda: call(shop, path) == [200], 15)
+    until(lambda: call(shop, path) == [200])
 
 
 def test_reset_admits_next_request_after_confirmation(on_server: Command, shop: FlaskClient) -> None:
