@@ -392,7 +392,8 @@ def test_many_entries_that_end_one_after_another_are_not_processed_at_each_look(
         until(look)
 
 
-def test_end_of_one_of_several_entries_is_applied_once() -> None:
+def test_end_of_one_of_several_entries_is_applied_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "PRUNING_PAUSE", 0)
     shop, store = shop_on("memory://"), SkewedStore()
     follower = shop.follower
     follower.store = store
@@ -403,7 +404,6 @@ def test_end_of_one_of_several_entries_is_applied_once() -> None:
     with control_changed.connected_to(lambda _, entries: applied.append(len(entries)), shop.app):
         store.ahead = 3600
         for _ in range(3):
-            follower._next_pruning = 0.0
             follower.look()
 
     assert applied == [1]

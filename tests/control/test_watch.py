@@ -16,11 +16,12 @@ from unittest.mock import Mock
 import pytest
 import redis
 
-from control.conftest import Shop, SlowStart, shop_on
+from control.conftest import Shop, SkewedStore, SlowStart, shop_on
 from flask_multilimit.control import Control, ControlConflict, watch
 from flask_multilimit.control.control import MOST_TRIES
 from flask_multilimit.control.document import Document
 from flask_multilimit.control.store import StoreInStorage
+from flask_multilimit.control.watch import ControlFollower
 from flask_multilimit.engine import RedisStorage, StorageError
 from flask_multilimit.engine.storage.redis.failures import RIGHTS, RIGHTS_OF_OPERATORS, RIGHTS_OF_WORKERS
 from flask_multilimit.plan.changes import ChangeValidator
@@ -121,8 +122,8 @@ def test_change_that_code_of_the_app_refuses_is_reported_once_and_tried_again(
     on_server: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     shop_on(on_server).control.deny("198.51.100.7", lasting=True)
-    follower = shop_on(on_server).follower
-    follower._take = take = FailsTwice()
+    shop, take = shop_on(on_server), FailsTwice()
+    follower = ControlFollower(shop.follower.store, take=take, report=print, logger=shop.app.logger)
 
     seen = []
     for _ in range(4):
@@ -145,35 +146,54 @@ def test_error_in_the_thread_that_follows_changes_is_logged_by_the_app(
 
 def test_worker_announces_the_version_in_force_while_code_of_the_app_refuses_a_newer_one(on_server: str) -> None:
     shop_on(on_server).control.deny("198.51.100.7", lasting=True)
-    follower = shop_on(on_server).follower
-    follower._take, follower._limits = FailsTwice(), lambda: "limits"
+    store = shop_on(on_server).follower.store
+    assert isinstance(store, StoreInStorage)
+    follower = ControlFollower(store, take=raising(RuntimeError), report=print, logger=None)
 
-    follower._look_again()
+    follower.start(limits=lambda: "limits")
 
-    assert isinstance(follower.store, StoreInStorage)
-    assert [each.version for each in follower.store.workers().workers] == [0]
+    assert [each.version for each in until(lambda: store.workers().workers)] == [0]
 
 
-def test_entry_whose_end_code_of_the_app_refuses_ends_at_the_next_look(on_server: str) -> None:
-    shop = shop_on(on_server)
+@pytest.fixture
+def skewed() -> SkewedStore:
+    """A store in which a client is denied for an hour."""
+    shop, store = shop_on("memory://"), SkewedStore()
+    shop.follower.store = store
     shop.control.deny("198.51.100.7", for_="1h")
-    follower = shop.follower
-    follower._take = take = FailsTwice()
-    later, follower._next_pruning = follower.in_force.now + 3601, 0.0
+    return store
+
+
+def test_entry_whose_end_code_of_the_app_refuses_ends_at_the_next_look(
+    skewed: SkewedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "PRUNING_PAUSE", 0)
+    take = FailsTwice()
+    follower = ControlFollower(skewed, take=take, report=print, logger=None)
+    for _ in range(3):
+        follower.look()
+    take.taken.clear()
+    skewed.ahead = 3601
 
     for _ in range(4):
-        follower._prune(later)
+        follower.look()
 
     assert [len(each.entries) for each in take.taken] == [0, 0, 0]
 
 
 def test_entry_ends_soon_also_where_putting_changes_in_force_takes_long(
-    on_server: str, monkeypatch: pytest.MonkeyPatch
+    skewed: SkewedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shop = shop_on(on_server)
     monkeypatch.setattr(watch, "PRUNING_PAUSE", 10**9)
-    shop.control.deny("198.51.100.7", for_="1h")
-    assert shop.follower._next_pruning <= time.monotonic() + watch.LONGEST_PAUSE
+    monkeypatch.setattr(watch, "LONGEST_PAUSE", 0)
+    taken = list[Document]()
+    follower = ControlFollower(skewed, take=taken.append, report=print, logger=None)
+    follower.look()
+    skewed.ahead = 3601
+
+    follower.look()
+
+    assert [len(each.entries) for each in taken] == [1, 0]
 
 
 def test_process_that_could_start_no_thread_at_its_first_request_follows_changes_later(

@@ -13,6 +13,7 @@ import pytest
 from flask_multilimit.engine import Calendar, ConfigurationError, GuardedStorage, Limiter, MemoryStorage, Rule, hits_for
 from flask_multilimit.engine.keys import MAX_KEY, parts_of_key
 from flask_multilimit.engine.rules import changed, fields_of, rule_of
+from flask_multilimit.engine.storage.base import ORIGIN
 from support.clock import SECOND, Clock
 from support.doubles import RecordingStorage
 
@@ -145,10 +146,10 @@ def test_memory_storage_ends_a_calendar_day_by_the_system_clock() -> None:
     assert abs(midnight - round(midnight / 86_400) * 86_400) < 2
 
 
-def test_memory_storage_follows_the_system_clock_when_it_is_set() -> None:
-    storage = MemoryStorage()
-    storage._origin += 40 * 86_400 * SECOND  # as if the clock had been wrong when the process began
-    limiter = Limiter(storage)
+def test_memory_storage_follows_the_system_clock_when_it_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was wrong when the process began."""
+    monkeypatch.setattr("flask_multilimit.engine.storage.memory.ORIGIN", ORIGIN + 40 * 86_400 * SECOND)
+    limiter = Limiter(MemoryStorage())
     assert limiter.check(hits_for("5/minute", scope="rate")).at > (time.time() + 39 * 86_400) * SECOND
 
     decision = limiter.check(hits_for(Calendar(5, "year"), scope="api"))

@@ -311,11 +311,11 @@ def test_made_up_methods_leave_no_plans_in_memory(limited_app: Flask, client: Fl
     limited_app.url_map.add(routing.Rule("/any", endpoint="any"))
     limited_app.endpoint("any")(rate_limiter(rules="3/minute")(view()))
     client.get("/any")
-    plans = len(gate_of(limited_app).plans._endpoints)
+    plans = len(gate_of(limited_app).plans.planned)
 
     assert [client.open("/any", method=f"MADE{number}").status_code for number in range(4)] == [200, 200, 429, 429]
     assert [client.open("/nowhere", method=f"UP{number}").status_code for number in range(4)] == [404] * 4
-    assert len(gate_of(limited_app).plans._endpoints) == plans
+    assert len(gate_of(limited_app).plans.planned) == plans
 
 
 def test_limited_view_called_by_another_view_has_another_scope(

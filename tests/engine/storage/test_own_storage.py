@@ -1,8 +1,10 @@
 """The page "Write your own storage", followed to the letter. (The contract suite runs over its class, too.)"""
 
 import importlib
+import sqlite3
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,11 @@ def module_of_page(name: str) -> Any:
     return importlib.import_module(name)
 
 
+def keys_in(file: Path) -> list[str]:
+    with closing(sqlite3.connect(file)) as database:
+        return [key for (key,) in database.execute("SELECT key FROM quotas")]
+
+
 def test_own_storage_on_the_page_has_fewer_than_60_lines() -> None:
     lines = [line for line in FILES["sqlite_storage.py"].splitlines() if line.strip()]
     assert len(lines) < 60
@@ -59,15 +66,16 @@ def test_two_storages_share_the_file_and_expired_rows_are_deleted(tmp_path: Path
     assert [one.check(hits).allowed, other.check(hits).allowed] == [True, False]
     now += 120_000_000
     assert other.check(hits_for("1/minute", scope="y")).allowed
-    rows = one.storage._db.execute("SELECT key FROM quotas").fetchall()  # type: ignore[attr-defined]
-    assert [key for (key,) in rows] == ["rate_limit:{y}:default::sliding_window:60000"]
+    assert keys_in(tmp_path / "quotas.db") == ["rate_limit:{y}:default::sliding_window:60000"]
 
 
 @pytest.mark.parametrize("units", [0, 2, 9])
 @pytest.mark.parametrize("is_reset", [False, True])
-def test_row_of_a_settled_charge_is_deleted_when_it_no_longer_counts(units: int, *, is_reset: bool) -> None:
+def test_row_of_a_settled_charge_is_deleted_when_it_no_longer_counts(
+    tmp_path: Path, units: int, *, is_reset: bool
+) -> None:
     now = 1_000_000
-    limiter = Limiter(module_of_page("sqlite_storage").SqliteStorage(":memory:", lambda: now))
+    limiter = Limiter(module_of_page("sqlite_storage").SqliteStorage(tmp_path / "quotas.db", lambda: now))
     hits = hits_for("5/minute", scope="x", cost=5)
 
     decision = limiter.check(hits)
@@ -80,16 +88,16 @@ def test_row_of_a_settled_charge_is_deleted_when_it_no_longer_counts(units: int,
     assert limiter.peek(hits).remaining == (5 - max(units - 5, 0))
     now += 60_000_000
     limiter.check(hits_for("1/minute", scope="y"))
-    rows = limiter.storage._db.execute("SELECT key FROM quotas").fetchall()  # type: ignore[attr-defined]
-    assert [key for (key,) in rows] == ["rate_limit:{y}:default::sliding_window:60000"]
+    assert keys_in(tmp_path / "quotas.db") == ["rate_limit:{y}:default::sliding_window:60000"]
 
 
 def test_locked_database_is_a_storage_error_without_a_reply(tmp_path: Path) -> None:
-    make = module_of_page("sqlite_storage").SqliteStorage
-    holding, waiting = make(tmp_path / "quotas.db"), make(tmp_path / "quotas.db")
+    waiting = module_of_page("sqlite_storage").SqliteStorage(tmp_path / "quotas.db")
 
-    with holding._transaction(), pytest.raises(StorageError) as caught:
-        waiting.check(hits_for("1/minute", scope="x"))
+    with closing(sqlite3.connect(tmp_path / "quotas.db")) as holding:
+        holding.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StorageError) as caught:
+            waiting.check(hits_for("1/minute", scope="x"))
 
     assert caught.value.no_reply
 

@@ -165,10 +165,21 @@ def test_interrupted_reading_of_a_log_leaves_what_if_free() -> None:
         assert not whatif._readers, point
 
 
-def test_only_one_log_is_read_at_a_time(app: Flask, ada: FlaskClient, tmp_path: Path) -> None:
+def test_only_one_log_is_read_at_a_time(
+    app: Flask, ada: FlaskClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     Recorder(app, tmp_path).close()
-    with whatif._one_at_a_time():
-        uploaded, shown, asked = upload(ada), ada.get(PAGE), api_answer(ada, "")
+    with monkeypatch.context() as patch:
+        meanwhile = list[TestResponse]()
+
+        def save(_: FileStorage, path: Path) -> None:
+            patch.undo()
+            meanwhile.extend((upload(ada), ada.get(PAGE), api_answer(ada, "")))
+            path.write_bytes(LOG)
+
+        patch.setattr(FileStorage, "save", save)
+        assert upload(ada).status_code == 200
+    uploaded, shown, asked = meanwhile
 
     assert [each.status_code for each in (uploaded, shown, asked)] == [429, 429, 429]
     assert "Another log is being read" in shown.text

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from engine.storage.layers.guard.workers import FOUR, Shared, Workers, loses_the_first_reply
-from flask_multilimit.engine import ConfigurationError, GuardedStorage, Limiter, StorageError
+from flask_multilimit.engine import ConfigurationError, Limiter, StorageError
 from flask_multilimit.engine.decision import FALLBACKS
 from support.bench import hits
 from support.clock import Clock
@@ -66,14 +66,14 @@ def test_failure_of_one_key_is_no_outage_for_other_keys(workers: Workers, caplog
 
 def test_number_of_remembered_answers_is_bounded(make: Callable[..., Workers], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flask_multilimit.engine.storage.layers.fallback.REMEMBERED", 10)
-    guard = make().limiters[0]._storage
-    assert isinstance(guard, GuardedStorage)
+    workers, plans = make(), [hits("2/minute", subject=f"client-{n}") for n in range(100)]
+    for plan in plans:
+        workers.limiter.check(plan)
+    workers.break_down()
 
-    for n in range(100):
-        guard.check(hits(subject=f"client-{n}"))
+    left = [workers.limiter.check(plan).remaining for plan in plans]
 
-    fallback = guard._outage.fallback
-    assert len(fallback._recent) + len(fallback._older) <= 20
+    assert left == [1] * 80 + [0] * 20, "of two"
 
 
 def test_health_of_a_memory_storage_is_always_working() -> None:
