@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from io import IOBase
 from typing import TYPE_CHECKING, Any
 
-from flask import Flask, Response, request, request_finished
+from flask import Flask, Response, has_request_context, request, request_finished
 from flask.globals import request_ctx
 from werkzeug.wrappers import Response as BaseResponse
 from werkzeug.wsgi import ClosingIterator, FileWrapper
@@ -50,14 +51,12 @@ class RequestHolder(Holder):
 
 def holder_of_request() -> Holder | None:
     """The holder of slots until the current request ends; ``None`` outside of one."""
-    try:
-        context = current_context()
-    except RuntimeError:
+    if not has_request_context():
         return None
-    attributes = context.__dict__
-    holder: RequestHolder | None = attributes.get(_SLOTS)
+    context = current_context()
+    holder: RequestHolder | None = vars(context).get(_SLOTS)
     if holder is None:
-        holder = attributes.setdefault(_SLOTS, RequestHolder())  # threads that share a context share its holder
+        holder = vars(context).setdefault(_SLOTS, RequestHolder())  # threads that share a context share its holder
     elif holder.ended and _is_pushed(context):
         holder.begin_again()
     return holder
@@ -79,8 +78,7 @@ def release_when_requests_end(app: Flask) -> None:
         try:
             teardown(*arguments, **options)
         finally:  # if a function of the app raises, Flask sends no signal
-            slots = _current_slots()
-            if slots is not None and not slots.server_has_body:
+            if (slots := _current_slots()) is not None and not slots.server_has_body:
                 slots.end()
 
     replace_method(app, "do_teardown_request", do_teardown_request)
@@ -88,27 +86,29 @@ def release_when_requests_end(app: Flask) -> None:
 
 def _at_response(sender: Flask, response: Response, **_: Any) -> None:
     """Let the body of ``response`` hold the slots of the request that it answers."""
-    if _current_slots() is None or (sender.testing and is_complete(response)):
-        return
-    make_body = response.get_app_iter
+    attributes = vars(response)
+    given = attributes.pop("get_app_iter", None)
+    if isinstance(given, partial) and given.func is _make_body:  # in a copy of a response that has answered another one
+        given = given.args[1]
+    if _current_slots() is not None and not (sender.testing and is_complete(response)):
+        given = partial(_make_body, response, given)
+    if given is not None:
+        attributes["get_app_iter"] = given
 
-    def make_holding_body(environ: WSGIEnvironment) -> Iterable[bytes]:
-        body, slots = make_body(environ), _current_slots()
-        if slots is None:
-            return body
+
+def _make_body(response: Response, given: Any, environ: WSGIEnvironment) -> Iterable[bytes]:
+    body = type(response).get_app_iter(response, environ) if given is None else given(environ)
+    slots = _current_slots()
+    if slots is not None:
         if not (_is_sent_by_server(body, environ) and _release_on_close(body, slots)):
             body = _HoldingBody(body, slots)
         slots.server_has_body = True
-        return body
-
-    response.get_app_iter = make_holding_body  # type: ignore[method-assign]
+    return body
 
 
 def _current_slots() -> RequestHolder | None:
-    try:
-        found: RequestHolder | None = current_context().__dict__.get(_SLOTS)
-    except RuntimeError:  # middleware sends a response that a view returns, too
-        return None
+    """``None`` outside of a request, too: middleware sends a response that a view returns."""
+    found: RequestHolder | None = vars(current_context()).get(_SLOTS) if has_request_context() else None
     return found
 
 

@@ -4,15 +4,17 @@ import asyncio
 import gc
 import io
 import os
+import pickle
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from contextvars import copy_context
+from functools import partial
 from typing import IO, Any
 
 import pytest
 import redis
-from flask import Flask, Response, abort, copy_current_request_context, send_file, stream_with_context
+from flask import Flask, Response, abort, copy_current_request_context, request, send_file, stream_with_context
 from werkzeug.test import EnvironBuilder, TestResponse, run_wsgi_app
 from werkzeug.wsgi import FileWrapper
 
@@ -339,6 +341,34 @@ def test_requests_that_share_a_response_object_hold_separate_slots(app: Flask) -
             assert in_use(app, "index") == 1
             assert first.text == "ok"
         assert in_use(app, "index") == 0
+
+
+def test_shared_response_object_is_sent_as_after_request_functions_change_it(app: Flask) -> None:
+    shared = Response("ok")
+    app.add_url_rule("/", "index", two_at_once(lambda: shared))
+
+    @app.after_request
+    def change(response: Response) -> Response:
+        response.data += request.query_string
+        return response
+
+    assert [get(app, path).text for path in ("/", "/?1", "/?2", "/")] == ["ok", "ok1", "ok2", "ok"]
+
+
+def test_response_that_has_held_slots_can_be_cached(app: Flask) -> None:
+    shared = Response("ok")
+    shared.get_app_iter = partial(_shout, shared)  # type: ignore[method-assign]
+    app.add_url_rule("/", "index", two_at_once(lambda: shared))
+    assert get(app).text == "OK"
+
+    cached = pickle.loads(pickle.dumps(shared))
+    cached.data = b"cached"
+
+    assert [b"".join(each.get_app_iter({})) for each in (shared, cached)] == [b"OK", b"CACHED"]
+
+
+def _shout(response: Response, _: Any) -> list[bytes]:
+    return [response.data.upper()]
 
 
 def test_shared_response_object_makes_no_more_calls_each_time(app: Flask) -> None:
