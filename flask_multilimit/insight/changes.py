@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,6 @@ from ..control.entries import Listing, Override
 from ..control.store import KINDS, Kind
 from ..engine import ConfigurationError, StorageError
 from ..engine.errors import with_remedy
-from ..serve.applier import ControlApplier
 from ..serve.gate import AppGate
 from .values import ROWS, Described, From, Paging, paged
 
@@ -137,8 +137,11 @@ def changes_in_force(gate: AppGate) -> ChangesInForce:
 
 
 def idle_of(gate: AppGate, entries: Iterable[Override | Listing]) -> set[str]:
-    """The ids of ``entries`` that match nothing in the app. Which do not fit is known: to find out may take seconds."""
-    return gate.applier.validator.idle(Document(tuple(each for each in entries if each.id not in gate.applier.unfit)))
+    """The ids of ``entries`` that match nothing in the app; none if a declaration has a mistake."""
+    fitting = Document(tuple(each for each in entries if each.id not in gate.applier.unfit))  # to find out takes longer
+    with suppress(ConfigurationError):
+        return gate.applier.validator.idle(fitting)
+    return set()
 
 
 def entries(gate: AppGate, *, kind: str = "", q: str = "", page: int = 1, rows: int = ROWS) -> Entries:
@@ -172,9 +175,8 @@ def entries(gate: AppGate, *, kind: str = "", q: str = "", page: int = 1, rows: 
 
 def history(gate: AppGate, *, q: str = "", page: int = 1, rows: int = 50, most: int = MOST_HISTORY) -> History:
     """What was changed. If the storage does not answer, nothing, and the reason."""
-    applier: ControlApplier = gate.applier
     try:
-        changes, problem = applier.control.history(most), ""
+        changes, problem = gate.applier.control.history(most), ""
     except StorageError as error:
         changes, problem = [], with_remedy(error)
     in_force = {each.id for each in document_in_force(gate).entries}

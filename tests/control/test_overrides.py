@@ -651,6 +651,15 @@ def idle(shop: Shop) -> set[str]:
     return found
 
 
+def test_entries_are_listed_although_a_declaration_has_a_mistake(on_server: str) -> None:
+    entry = shop_on(on_server).control.override("show", rule="ip-60s", times=2, lasting=True)
+    wrong = shop_on(on_server)
+    in_two_slots = [rate_limiter(type=IP, rules="2/minute", hash_tag=tag) for tag in ("scope", "subject")]
+    wrong.app.add_url_rule("/wrong", "wrong", in_two_slots[0](in_two_slots[1](view())))
+
+    assert [(each.id, each.idle) for each in entries(gate_of(wrong.app)).entries] == [(entry.id, False)]
+
+
 def test_entries_have_the_rules_of_an_override_as_they_were_given(shop: Shop) -> None:
     rules = {"count": 5, "algorithm": "token_bucket", "burst": None}
     shop.control.override("show", rule="ip-60s", rules=rules, lasting=True)
