@@ -231,8 +231,6 @@ class AccessDenied(_Refusal, MultiLimitError):  # noqa: N818 - like werkzeug's o
 class _Denied(AccessDenied, Forbidden):
     """Flask finds the error handler of a status by the class."""
 
-    code = 403
-
 
 class _DeniedForNow(AccessDenied, TooManyRequests):
     code = 429
