@@ -19,6 +19,8 @@ from flask_multilimit.engine import Limiter, MemoryStorage, Rule, forks, hits_fo
 from flask_multilimit.engine.slots import Keeper
 from flask_multilimit.engine.storage.cluster.hash_slots import HASH_SLOTS, HashSlots
 from flask_multilimit.engine.storage.forgetting import _remove_leaf
+from flask_multilimit.engine.storage.layers import leases
+from flask_multilimit.engine.storage.layers.leases import LeasingStorage
 from flask_multilimit.engine.storage.redis.connections import Deadline
 from flask_multilimit.engine.storage.redis.storage import RedisStorage
 from flask_multilimit.engine.storage.redis.wire import command_of, wire_of
@@ -116,6 +118,24 @@ def test_slot_that_is_interrupted_before_its_block_begins_is_renewed_no_more(mon
         keeper.hold(storage, storage.check(hits_for("5 at once", scope="api")))
 
     assert len(keeper) == 0
+
+
+def test_interrupted_check_keeps_other_subjects_from_no_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leases, "MOST_LEASES", 2)
+    storage = LeasingStorage(MemoryStorage())
+    subjects = (f"user:{number}" for number in count())
+
+    def check_one() -> list[str]:
+        leased = hits_for(Rule(60, 50, lease=10), scope="api", subject=next(subjects))
+        return [storage.check(leased).decided_by for _ in range(4)]
+
+    def check_first() -> None:
+        nonlocal storage
+        storage = LeasingStorage(MemoryStorage())
+        check_one()
+
+    for point in interrupted(check_first, of="flask_multilimit/engine/storage/layers"):
+        assert all("lease" in check_one() for _ in range(3)), point
 
 
 @pytest.mark.parametrize("single", [False, True], ids=["", "with a single connection"])

@@ -299,10 +299,11 @@ class LeasingStorage:
     def _new_lease(self, question: _Question, rule: Rule) -> _Lease | None:
         """A new lease. If there are too many, it replaces the oldest one, or is ``None`` if that is in use."""
         if len(self._leases) >= MOST_LEASES:
-            key, oldest = next(iter(self._leases.items()))
+            key = next(iter(self._leases))
+            oldest = self._leases.pop(key)
             if oldest.is_asking or oldest.may_return:
+                self._leases[key] = oldest  # as the newest: if its check was interrupted, it is in use for ever
                 return None
-            del self._leases[key]
             question.leftovers += oldest.renew(key, oldest.rule, 0)
         return _Lease(rule)
 
