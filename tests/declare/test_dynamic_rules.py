@@ -379,6 +379,15 @@ def test_repeated_failure_for_one_client_is_signalled_once(limited: Flask, failu
     assert [type(failure["error"]) for failure in failures] == [KeyError]
 
 
+def test_failure_for_several_clients_in_a_row_is_signalled_once(
+    limited: Flask, tiers: Tiers, failures: list[dict[str, Any]]
+) -> None:
+    tiers.answer = RuntimeError("database away")
+    for key in ("a", "b", "c"):
+        get(limited, key)
+    assert len(failures) == 1
+
+
 def test_failures_for_many_invented_subjects_send_few_signals(limited: Flask, failures: list[dict[str, Any]]) -> None:
     for number in range(50):
         get(limited, "g", "gold")
