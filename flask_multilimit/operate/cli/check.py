@@ -7,12 +7,14 @@ from collections.abc import Sequence
 import click
 
 from ...declare.subjects import subjects_given
+from ...engine.text import visible
 from ...insight.bans import BegunBan
 from ...insight.clients import client_from, client_with
 from ...insight.past import Past, instant_of, standing_at
 from ...insight.standing import OF_OTHERS, BanStanding, ListStanding, RequestStanding, RuleStanding, Standing, standing
 from ...insight.text import duration, local_time, plural
 from ...insight.traffic import looking
+from ...observe.traffic.counts import encodable
 from .. import console
 from . import client_options, command, current_gate, options_for, require_shared_storage, shared_gate, show
 
@@ -170,8 +172,15 @@ def _why_lines(found: Standing) -> list[str]:
         lines += ["", f"{plural(found.untouched, 'other endpoint')}: nothing is used."]
     if found.problem:
         lines += ["", *console.paragraph(found.problem)]
-    if found.lift:
-        lines += ["", "To let it pass:", *(f"  {each}" for each in found.lift)]
+    # What is shown by escapes would be another name to a shell, except surrogates, which nobody can type.
+    lift = [each for each in map(encodable, found.lift) if visible(each) == each]
+    if lift:
+        lines += ["", "To let it pass:", *(f"  {each}" for each in lift)]
+    if len(lift) < len(found.lift):
+        hidden = (
+            "No command is shown that names it: a shell would not read its characters as they are shown. See --json."
+        )
+        lines += ["", *console.paragraph(hidden)]
     return lines
 
 

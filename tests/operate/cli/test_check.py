@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,19 @@ def test_why_lists_the_changes_that_concern_a_client(on_server: Command) -> None
     assert re.search(
         r"^ENTRY +CHANGE +BY +REASON\n\S+ +203\.0\.113\.7 at update: 9/minute +ann +sale$", told, re.MULTILINE
     )
+
+
+@pytest.mark.parametrize(
+    ("who", "is_shown"), [("user:bob\\nx", True), ("user:bob\nx", False), ("user:a\u202eb", False)]
+)
+def test_why_shows_no_command_that_would_name_another_client(on_server: Command, who: str, is_shown: bool) -> None:
+    on_server("ban", who, "--for", "2h", "--yes")
+
+    told, lift = on_server("why", who, columns=120).out, f"flask multilimit unban {shlex.quote(who)}"
+
+    assert on_server("why", who, "--json").json["lift"][0] == lift
+    assert ("flask multilimit unban" in told, lift in told) == (is_shown, is_shown)
+    assert ("No command is shown that names it" in told) is not is_shown
 
 
 def test_check_looks_up_each_given_subject_in_lists(on_server: Command) -> None:
