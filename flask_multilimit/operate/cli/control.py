@@ -33,8 +33,6 @@ from . import Action, C, action_options, command, gathered, shared_gate, show, u
 MOST_NAMED = 10
 """The most entries that an error names."""
 
-_CANNOT_KEEP = "a {} cannot keep changes made while the app runs: they need local://, or a Redis or Valkey server"
-
 _NOT_IN_USE = (
     f"no process uses the server of {PREFIX}STORAGE_URI, so the change would be lost when this command ends: start the "
     "app and send it a request, or write the change into a file of limits"
@@ -48,7 +46,8 @@ def _applier() -> ControlApplier:
     the workers."""
     applier = gate_of(current_app).applier
     if not applier.control.shared:
-        raise ConfigurationError(_CANNOT_KEEP.format(type(shared_gate().limiter.storage).__name__))
+        kind, needed = type(shared_gate().limiter.storage).__name__, "local://, or a Redis or Valkey server"
+        raise ConfigurationError(f"a {kind} cannot keep changes made while the app runs: they need {needed}")
     if not applier.enabled:
         raise ConfigurationError(f"{PREFIX}CONTROL or {PREFIX}ENABLED is False, so workers do not follow changes")
     applier.look()
@@ -96,6 +95,8 @@ def set_command(change: Change, new_rules: str | None, limit: str | None, type_:
     RULE is the name of a rule in header fields, and RULES replace it: set api.search ip-60s 200/minute --for 2h.
     Units that are used stay used.
     """
+    if new_rules and given["rules"]:
+        raise click.UsageError("RULES and --rules: give only one of them.")
     given["rules"] = new_rules or given["rules"]
     if limit is not None:
         shadow = {"shadow": True} if given.pop("shadow") else {}

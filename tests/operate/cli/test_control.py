@@ -93,6 +93,7 @@ def test_set_says_which_change_it_replaces(on_server: Command) -> None:
         (("5 per 20 seconds",), ("RULE '5 per 20 seconds'. ", "--limit '5 per 20 seconds' --type default. ")),
         (("5/minute", "--who", "203.0.113.7"), ("write --rules 5/minute",)),
         (("5/minute", "--limiter", "ip"), ("write --rules 5/minute",)),
+        (("ip-20s", "5/minute", "--rules", "6/minute"), ("RULES and --rules: give only one of them.",)),
         (("ip-20s", "5/minute", "--type", "ip"), ("--type is for --limit. To change the limiters of a type, name it",)),
     ],
 )
