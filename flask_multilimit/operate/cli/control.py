@@ -332,7 +332,7 @@ def _entry_lines(found: Sequence[Entry], now: float) -> list[str]:
     if not found:
         return ["No changes: all limits are as declared."]
     rows = [
-        (each.id, f"{each.text}{_does_not_apply(each)}", _until(each, now), each.author, each.reason)
+        (each.id, f"{each.text}{_does_not_apply(each)}", _left(each.until, now), each.author, each.reason)
         for each in reversed(found)
     ]
     return console.columns(rows, headings=("ID", "CHANGE", "ENDS IN", "BY", "REASON"))
@@ -398,7 +398,8 @@ def _past(change: PastChange) -> str:
 
 def _impact_lines(found: Impact, now: float) -> list[str]:
     entry = found.entry
-    lines = console.paragraph(f"{entry.text}, {_until(entry, now, 'for ')}", indent=2, first="")
+    until = "permanently" if entry.until is None else f"for {_left(entry.until, now)}"
+    lines = console.paragraph(f"{entry.text}, {until}", indent=2, first="")
     if found.replaces is not None:
         by = f", by {found.replaces.author}" if found.replaces.author else ""
         lines += console.paragraph(f"in place of {found.replaces.text} ({found.replaces.id}{by})", indent=4, first="  ")
@@ -421,7 +422,5 @@ def _does_not_apply(entry: Entry) -> str:
     return " (matches nothing in the app)" if entry.idle else ""
 
 
-def _until(entry: Entry, now: float, before: str = "") -> str:
-    if entry.until is None:
-        return "permanently"
-    return before + duration(max(entry.until - now, 0))
+def _left(until: float | None, now: float) -> str:
+    return duration(None if until is None else max(until - now, 0))

@@ -273,6 +273,7 @@ class TestExportAndImport:
         on_server("set", "update", "ip-20s", "50 per 20 seconds", "--lasting", "--yes")
         before = on_server("entries", "--json").json["entries"]
         assert on_server("entries", "--export", str(file)).code == 0
+        assert "50 per 20 seconds  never " in on_server("entries", columns=200).out
         redis_client.flushall()
 
         run = on_server("entries", "--import", str(file), "--reason", "restored")
