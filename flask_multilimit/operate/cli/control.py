@@ -315,6 +315,8 @@ def entries_command(export: str | None, imported: BinaryIO | None, reason: str, 
     """
     if export is not None and imported is not None:
         raise click.UsageError("--export and --import: give only one of them.")
+    if imported is None and (reason or force):
+        raise click.UsageError(f"{'--reason' if reason else '--force'} is for --import.")
     applier = _applier()
     if export is not None:
         _export(applier.control.export_entries() + "\n", export)

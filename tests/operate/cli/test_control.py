@@ -369,6 +369,12 @@ class TestExportAndImport:
         assert (run.code, run.out) == (2, "")
         assert "--export and --import: give only one of them." in run.err_on_one_line
 
+    @pytest.mark.parametrize("option", [("--reason", "a drill"), ("--force",)])
+    def test_option_of_an_import_without_one_is_an_error(self, on_server: Command, option: tuple[str, ...]) -> None:
+        run = on_server("entries", *option)
+        assert (run.code, run.out) == (2, "")
+        assert f"{option[0]} is for --import." in run.err_on_one_line
+
     @pytest.mark.parametrize("content", ["", "[", "[]", "null", "\0"])
     def test_import_of_another_file_is_an_error_and_stores_nothing(
         self, on_server: Command, file: Path, content: str
