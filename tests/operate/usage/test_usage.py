@@ -97,6 +97,22 @@ class TestJson:
         statuses(app, "/one", "/two")
         assert remaining(app) == {"application:application-60s": 7, "both:ip-60s": 2}
 
+    def test_quotas_of_one_limiter_at_two_endpoints_are_listed_both(self) -> None:
+        app = shop(settings={"MULTILIMIT_DEFAULT_LIMITS": "5/minute"}, a=lambda each: each, b=lambda each: each)
+        statuses(app, "/a")
+        assert remaining(app) == {"a:default-60s": 4, "b:default-60s": 5}
+
+    def test_limiters_with_one_type_and_two_names_have_two_quotas(self) -> None:
+        def tenant() -> str:
+            return "acme"
+
+        limits: dict[str, Any] = {
+            name: rate_limiter(type=tenant, name=name, rules="5/minute", scope="all") for name in ("a", "b")
+        }
+        app = shop(**limits)
+        statuses(app, "/a", "/a")
+        assert remaining(app) == {"all:a-60s": 3, "all:b-60s": 5}
+
     def test_limits_of_two_methods_have_two_names(self) -> None:
         app = shop()
         both = rate_limiter(rules="7/minute", methods=["GET"])(rate_limiter(rules="2/minute", methods=["POST"])(view()))
@@ -145,6 +161,16 @@ class TestJson:
         app.testing = True
         with pytest.raises(ConfigurationError, match='is called "nothing"'):
             ask(app, "/rate_limit")
+
+    @pytest.mark.parametrize("change", [{"off": True}, {"limit": {"rules": "7/minute", "name": "extra"}}], ids=str)
+    def test_name_of_a_limit_that_an_operator_switches_off_or_adds_is_known(self, change: dict[str, Any]) -> None:
+        app = made(usage={"limits": ["mine" if "off" in change else "extra"]})
+        control_of(app).override("api.mine", lasting=True, force=True, **change)
+        assert len(remaining(app)) == ("limit" in change)
+
+    def test_name_may_be_one_that_only_rules_by_request_have(self) -> None:
+        by_request = rate_limiter(rules=lambda: Rule(60, 5, name="gold"))
+        assert remaining(shop(view=by_request, usage={"limits": ["silver"]})) == {}
 
     def test_unit_is_the_one_of_the_header_fields(self) -> None:
         tokens = rate_limiter(rules="900/minute", cost=30, unit="tokens")
@@ -329,7 +355,9 @@ class TestPrivacy:
 
 
 class TestSubjects:
-    def test_type_without_a_subject_is_left_out_and_one_that_aborts_is_named(self) -> None:
+    def test_type_without_a_subject_is_left_out_and_one_that_aborts_is_named(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
         app = shop(
             a=rate_limiter(type=lambda: None, name="none", rules="1/minute"),
             b=rate_limiter(type=lambda: request.headers.get("X-Key") or abort(401), name="key", rules="1/minute"),
@@ -340,6 +368,7 @@ class TestSubjects:
 
         assert list(json.loads(answer.text)["resources"]) == ["c:ip-60s"]
         assert json.loads(answer.text)["unknown"] == ["b:key"]
+        assert not caplog.records, "an answer to the client is no failure"
         assert remaining(app, headers={"X-Key": "k"}) == {"b:key-60s": 1, "c:ip-60s": 1}
 
     def test_language_link_keeps_the_subject(self) -> None:
@@ -404,7 +433,8 @@ class TestSubjects:
     def test_client_that_makes_a_type_fail_at_each_request_is_logged_once_a_minute(
         self, caplog: pytest.LogCaptureFixture
     ) -> None:
-        app = shop(a=rate_limiter(type=lambda: int(request.args["key"]), name="key", rules="1/minute"))
+        limit = rate_limiter(type=lambda: int(request.args["key"]), name="key", rules="1/minute")
+        app = shop(a=limit, b=limit)
         for number in range(5):
             ask(app, f"/rate_limit?key=no-number-{number}")
         assert len(caplog.records) == 1
@@ -415,10 +445,12 @@ class TestBansListsAndOutages:
         app = shop(login=rate_limiter(type=IP, rules="1/minute", ban=Ban(after=1, time=300)))
         statuses(app, "/login", "/login")
 
-        (ban,) = json_of(app)["bans"]
+        answer = json_of(app)
+        (ban,) = answer["bans"]
 
         assert ban["scope"] == "login"
         assert ban["retry_after"] == pytest.approx(300, abs=5)
+        assert ban["until"] == pytest.approx(answer["at"] + 300, abs=5)
         assert "You are banned from login" in ask(app, "/rate_limit", headers=HTML).text
 
     @pytest.mark.parametrize(
@@ -434,9 +466,11 @@ class TestBansListsAndOutages:
         app = shop(settings=settings, login=banning, search=rate_limiter(type=IP, rules="1/minute"))
         statuses(app, "/login", "/login", "/search")
 
-        waits = {each["scope"]: each["retry_after"] for each in json_of(app)["resources"].values()}
+        answer = json_of(app)
 
+        waits = {each["scope"]: each["retry_after"] for each in answer["resources"].values()}
         assert waits == {"login": pytest.approx(wait, abs=5), "search": pytest.approx(60, abs=5)}
+        assert [each["scope"] for each in answer["bans"]] == ["login"] * (not shadow)
 
     def test_wait_for_a_slot_is_not_known(self) -> None:
         app = shop()
@@ -461,7 +495,7 @@ class TestBansListsAndOutages:
 
         for app, state in ((allowed, "allowed"), (disabled, "disabled")):
             answer = json_of(app)
-            assert (answer["state"], answer["resources"]) == (state, {})
+            assert (answer["state"], answer["resources"], answer["estimated"]) == (state, {}, False)
             assert "No limits apply to you now" in ask(app, "/rate_limit", headers=HTML).text
 
     def test_numbers_are_marked_as_estimates_in_an_outage(self) -> None:
@@ -496,6 +530,10 @@ class TestBansListsAndOutages:
 
         assert (list(answer["resources"]), answer["unknown"]) == (["application:application-3600s"], ["mine:mild"])
         assert (answer["estimated"], answer["bans"]) == (True, [])
+
+    def test_limits_are_not_known_in_an_outage_if_the_app_lets_everything_pass(self) -> None:
+        answer = json_of(made(storage="redis://127.0.0.1:1/0", MULTILIMIT_ON_STORAGE_ERROR="allow"))
+        assert (answer["resources"], answer["unknown"]) == ({}, ["api.mine:mine", "api.search:ip"])
 
     def test_usage_answers_503_when_an_outage_denies(self) -> None:
         app = made(storage="redis://127.0.0.1:1/0", MULTILIMIT_ON_STORAGE_ERROR="deny")
