@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import NoneType
-from typing import TypeGuard
+from typing import Any, TypeGuard
 from uuid import UUID
 
 from .text import Phrase, visible
@@ -46,6 +46,8 @@ class StorageError(MultiLimitError):
     """The id of the check that may have been charged. A check that is repeated with this id is charged once."""
     check_ids: Sequence[UUID] = ()
     """The same for each check of a batch."""
+    decisions: Mapping[UUID | None, Any] = {}
+    """The decisions, by id, of checks of a batch that did not fail."""
 
     def __init__(
         self,

@@ -41,6 +41,7 @@ class Storage(Protocol):
     - ``key_specific``: only checks of these keys fail. The breaker stays closed.
     - ``check_id``: the id of the check that may have been charged, if the storage has chosen it. The guard repeats the
       check with this id, so that it is charged once. ``check_ids``: the same for each check of a batch.
+    - ``decisions``: the decisions, by these ids, of checks of a batch that did not fail.
     - ``remedy``: what the operator can do.
 
     A storage that wraps another one has it as its attribute ``wrapped``.

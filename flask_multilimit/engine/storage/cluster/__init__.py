@@ -142,15 +142,21 @@ class ClusterStorage:
     def check_many(self, many: Sequence[tuple[Hit, ...]], ids: Sequence[UUID] | None = None) -> list[Decision]:
         """One check after another, each with its own deadline: a hash slot may move between two of them."""
         each_id: Sequence[UUID | None] = ids or [None] * len(many)
-        decisions: list[Decision] = []
-        try:
-            for hits, id_ in zip(many, each_id, strict=True):
+        decisions, known, failed = list[Decision](), list[UUID | None](), None
+        for hits, id_ in zip(many, each_id, strict=True):
+            try:
                 decisions.append(self.check(hits, id_))
-        except StorageError as failure:
-            known = [*(decision.id for decision in decisions), failure.check_id]
-            failure.check_ids = [id_ or uuid4() for id_, _ in zip_longest(known, many)]
-            raise
-        return decisions
+                known.append(decisions[-1].id)
+            except StorageError as failure:  # noqa: PERF203 - that of one key must not stop the others
+                failed = failure
+                known.append(failure.check_id)
+                if not failure.key_specific:
+                    break
+        if failed is None:
+            return decisions
+        failed.check_ids = [id_ or uuid4() for id_, _ in zip_longest(known, many)]
+        failed.decisions = {decision.id: decision for decision in decisions}
+        raise failed
 
     def settle(self, check_id: UUID, charges: Sequence[Charge]) -> None:
         self._deadline.begin()

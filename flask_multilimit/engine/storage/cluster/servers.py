@@ -235,4 +235,8 @@ class _Asking:
         self._server = server
 
     def execute_command(self, name: str, *arguments: bytes) -> Any:
-        return self._server.ask_each([(b"ASKING",), (name.encode(), *arguments)])[-1]
+        answers = self._server.ask_each([(b"ASKING",), (name.encode(), *arguments)])
+        for answer in answers:
+            if isinstance(answer, Exception):
+                raise answer
+        return answers[-1]

@@ -181,6 +181,10 @@ class GuardedStorage:
     def _after_failure(
         self, hits: tuple[Hit, ...], check_id: UUID | None, error: StorageError, failures: int
     ) -> Decision:
+        decided: Decision | None = error.decisions.get(check_id)
+        if decided is not None:
+            self._remember(decided)
+            return decided
         self._outage.record_failure(hits, error, failures)
         return self._decide(hits, (check_id or uuid4()).bytes, error, charging=True, may_be_charged=True)
 

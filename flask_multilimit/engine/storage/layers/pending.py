@@ -31,6 +31,8 @@ class Admitted:
     """The decision of this process within its share."""
     sent: bool = False
     """Whether it is being sent to the storage, or was charged there before the outage."""
+    charged: bool = False
+    """Whether the storage is charged for it, even if it failed to take others."""
     may_be_charged: bool = False
     """Whether the storage failed when it was asked: it may have charged the check, or may do so when it continues."""
     slots_from_before: bool = False
@@ -46,7 +48,7 @@ class Admitted:
         """The hits whose charge still counts."""
         keys = {charge.hit.key for charge in self.on_shares.charges if charge.until > now}
         keys.update(key for key, until in self.excess if until > now)
-        return tuple(hit for hit in self.hits if hit.key in keys)
+        return tuple(hit for hit in self.hits if hit.key in keys and not self.charged)
 
 
 class PendingCharges:
@@ -120,12 +122,38 @@ class PendingCharges:
     def charge(self, batch: Sequence[tuple[bytes, Admitted]]) -> None:
         """Charge those hits of each check that still count, however little is left in the storage. Raises
         :class:`StorageError`."""
+        now, slots, checks = self._now(), list[Slot](), dict[bytes, tuple[Hit, ...]]()
+        for check_id, admitted in batch:
+            hits = admitted.still_counting(now)
+            if admitted.slots_from_before:
+                slots += [Slot(check_id, hit) for hit in hits]
+            elif hits:
+                checks[check_id] = tuple(map(unlimited, hits))
+        kept, decisions, failure = dict(batch), dict[bytes, Decision](), None
         try:
-            self._charge_batch(batch)
+            if slots:  # slots that have expired there are taken again
+                cast("KeepsSlots", self._storage).renew(slots)
+            if checks:
+                ids = [UUID(bytes=check_id) for check_id in checks]
+                decisions = dict(zip(checks, self._storage.check_many([*checks.values()], ids), strict=True))
         except StorageError as error:
-            if not error.key_specific:
-                raise
-            self._charge_each(batch)
+            failure, decisions = error, {each.check_id: each for each in error.decisions.values()}
+        for check_id, decision in decisions.items():
+            admitted = kept[check_id]
+            admitted.charged = not any(hit.rule.holds_slots for hit in admitted.hits)  # slots may expire again
+            self.charged += 1
+            self._remember(decision)
+            self._fill_up(decision, {key for key, _ in admitted.excess})
+        if failure is None:
+            return
+        if not failure.key_specific:
+            raise failure
+        if len(batch) == 1:
+            self.given_up += 1
+            self._log(batch[0][1].hits, failure)
+        else:  # one by one, because some of them cannot be charged
+            for item in batch:
+                self.charge([item])
 
     def settle(self) -> None:
         """Make all settlements, except those of charges that are still to be made. Raises :class:`StorageError`. If a
@@ -144,36 +172,6 @@ class PendingCharges:
                 if again := repeatable(charges) if error.no_reply else charges:
                     self.settlements.appendleft((check_id, tuple(again)))
                 raise
-
-    def _charge_batch(self, batch: Sequence[tuple[bytes, Admitted]]) -> None:
-        now, slots, checks = self._now(), list[Slot](), dict[bytes, tuple[Hit, ...]]()
-        for check_id, admitted in batch:
-            hits = admitted.still_counting(now)
-            if admitted.slots_from_before:
-                slots += [Slot(check_id, hit) for hit in hits]
-            elif hits:
-                checks[check_id] = tuple(map(unlimited, hits))
-        if slots:  # slots that have expired there are taken again
-            cast("KeepsSlots", self._storage).renew(slots)
-        if not checks:
-            return
-        decisions = self._storage.check_many(list(checks.values()), [UUID(bytes=check_id) for check_id in checks])
-        self.charged += len(checks)
-        kept = dict(batch)
-        for check_id, decision in zip(checks, decisions, strict=True):
-            self._remember(decision)
-            self._fill_up(decision, {key for key, _ in kept[check_id].excess})
-
-    def _charge_each(self, batch: Sequence[tuple[bytes, Admitted]]) -> None:
-        """Charge the checks one by one, because one of them cannot be charged."""
-        for item in batch:
-            try:
-                self._charge_batch([item])
-            except StorageError as error:  # noqa: PERF203 - one failure must not stop the others
-                if not error.key_specific:
-                    raise
-                self.given_up += 1
-                self._log(item[1].hits, error)
 
     def _fill_up(self, decision: Decision, settled: Container[str]) -> None:
         """For each charge that did not fit, take all that is left. Later charges of the batch may have taken some of

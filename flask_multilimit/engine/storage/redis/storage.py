@@ -146,14 +146,23 @@ class RedisStorage:
             call = (b"EVALSHA", script.sha) if script in sent else (b"EVAL", script.text)  # the server keeps it
             sent.add(script)
             checks.append((call[0], call[1].encode(), *arguments))
+        decisions, failures = list[Decision](), list[StorageError]()
         try:
             replies = self._command(self.ask_each, checks) if many else []
-            return [
-                self._ask(mode, hits, id_) if self._is_outside(hits, reply) else self._decision(id_, hits, reply)
-                for id_, hits, reply in zip(id_of_each, many, replies, strict=True)
-            ]
+            for id_, hits, reply in zip(id_of_each, many, replies, strict=True):
+                try:
+                    if isinstance(reply, Exception):
+                        raise self._failure(reply)
+                    is_outside = self._is_outside(hits, reply)
+                    decisions.append(self._ask(mode, hits, id_) if is_outside else self._decision(id_, hits, reply))
+                except StorageError as failure:  # noqa: PERF203 - one failure must not stop the others
+                    failures.append(failure)
+            if failures:
+                raise min(failures, key=lambda failure: failure.key_specific)
+            return decisions
         except StorageError as failure:
             failure.check_ids = [UUID(bytes=id_) for id_ in id_of_each]
+            failure.decisions = {decision.id: decision for decision in decisions}
             raise
 
     def settle(self, check_id: UUID, charges: Sequence[Charge]) -> None:
@@ -185,9 +194,11 @@ class RedisStorage:
     def _release(self, slots: Sequence[Slot]) -> None:
         self._deadline.start()
         commands = [concurrency.release_command(hit.key.encode(), hit.cost, check_id) for check_id, hit in slots]
-        replies = self._command(self.ask_each, commands)
-        if any(type(reply) is not int for reply in replies):
-            raise StorageError(f"the reply to a release has the wrong shape: {replies!r:.80}")
+        for reply in self._command(self.ask_each, commands):
+            if isinstance(reply, Exception):
+                raise self._failure(reply)
+            if type(reply) is not int:
+                raise StorageError(f"the reply to a release has the wrong shape: {reply!r:.80}")
 
     def confirm(self) -> None:
         if self._wire is not None:
@@ -199,8 +210,7 @@ class RedisStorage:
         self._run("renew", tuple([slot.hit for slot in slots]), b"", ids)
 
     def ask_each(self, commands: Sequence[tuple[bytes, ...]]) -> list[Any]:
-        """The answers to ``commands``, in one round trip. Raises the first answer that is an error, and other errors of
-        ``redis``."""
+        """The answers to ``commands``, in one round trip; some may be errors. Raises errors of ``redis``."""
         if self._wire is not None:
             return self._wire.ask_all([command_of(*command) for command in commands], self._deadline.started)
         if len(commands) == 1 or not hasattr(self._client, "pipeline"):
@@ -209,11 +219,8 @@ class RedisStorage:
             for command in commands:
                 pipeline.execute_command(*command)
             # An error raised by redis-py would show the command, with subjects.
-            replies: list[Any] = self._by_client(pipeline.execute, False)
-        for reply in replies:
-            if isinstance(reply, Exception):
-                raise reply
-        return replies
+            answers: list[Any] = self._by_client(pipeline.execute, False)
+        return answers
 
     def reset(self, keys: Sequence[str]) -> None:
         self._deadline.start()

@@ -117,8 +117,8 @@ class Wire:
         return reply
 
     def ask_all(self, commands: Sequence[bytes], started: float) -> list[Any]:
-        """The replies to ``commands``, in one round trip. Each has as much time as the reply to one :meth:`ask`. Raises
-        the first reply that is an error, and :data:`FAILURES`."""
+        """The replies to ``commands``, in one round trip; some may be errors. Each has as much time as the reply to one
+        :meth:`ask`. Raises :data:`FAILURES`."""
         line, started = self._take_another(*self._take(started))
         replies: list[Any] = self._use(line, line.ask_all, commands, started)
         return replies
@@ -345,20 +345,18 @@ class _Line:
 
     def ask(self, command: bytes, started: float) -> Any:
         """The reply to ``command``, within the time left of a question that began at ``started``."""
-        self._deadline.start(started)
-        self.connection.send_packed_command((command,))
-        try:
-            return self.connection.read_response()
-        except ResponseError as error:
-            return error
+        return self.ask_all((command,), started)[0]
 
     def ask_all(self, commands: Sequence[bytes], started: float) -> list[Any]:
-        """The replies to ``commands``, sent together. Raises the first reply that is an error."""
+        """The replies to ``commands``, sent together."""
         self._deadline.start(started)
         self.connection.send_packed_command(commands)
-        replies = []
+        replies = list[Any]()
         for _ in commands:
-            replies.append(self.connection.read_response())
+            try:
+                replies.append(self.connection.read_response())
+            except ResponseError as error:
+                replies.append(error)
             self._deadline.start()
         return replies
 
@@ -441,10 +439,7 @@ class _SocketLine(_Line):
         replies = []
         self._read_all_unread(started)
         for _ in commands:
-            reply = self._next_reply(started)
-            if isinstance(reply, Exception):
-                raise reply
-            replies.append(reply)
+            replies.append(self._next_reply(started))
             started = monotonic()
         return replies
 

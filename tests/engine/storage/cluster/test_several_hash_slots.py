@@ -442,6 +442,18 @@ def test_batch_of_which_one_check_fails_is_charged_once_when_it_is_repeated(clus
     limiter.close()
 
 
+def test_failed_hash_slot_leaves_the_other_checks_of_its_batch_to_their_servers(cluster: Cluster) -> None:
+    limiter = Limiter(GuardedStorage(ClusterStorage(NodesOfUri(cluster.uri, timeout=10)), workers=1))
+    plans = [hits("5/minute", scope=scope) for scope in SCOPES]
+    spoil(cluster, plans[1][0])
+
+    decisions = limiter.check_many(plans)
+
+    assert [decision.decided_by for decision in decisions] == ["storage", "local", "storage"]
+    assert [limiter.peek(plan).remaining for plan in (plans[0], plans[2])] == [4, 4]
+    limiter.close()
+
+
 @pytest.mark.parametrize("options", [{}, {"decode_responses": True}, {"protocol": 3}, {"protocol": 2}], ids=str)
 def test_limiter_works_with_a_given_cluster_client_and_leaves_it_open(
     cluster: Cluster, options: dict[str, Any]

@@ -230,6 +230,28 @@ def test_key_of_another_redis_type_is_a_storage_error_and_nothing_is_charged(
     assert list(client.scan_iter()) == [plan[position].key.encode()]
 
 
+@pytest.mark.parametrize("protocol", [2, 3], ids=["wire", "client"])
+def test_key_of_another_redis_type_leaves_the_other_checks_of_its_batch_to_the_server(
+    any_server: Server, client: redis.Redis, served: Limiter, protocol: int
+) -> None:
+    """Before and after an outage, in which they are admitted here."""
+    plans = [hits(rule("fixed_window", 3600), subject=subject) for subject in ("ada", "eve", "bob")]
+    limiter = Limiter(GuardedStorage(RedisStorage(any_server.client(protocol=protocol)), workers=1))
+    client.rpush(plans[1][0].key, "not ours")
+
+    decided_by = [decision.decided_by for decision in limiter.check_many(plans)]
+    client.config_set("min-replicas-to-write", 1)
+    try:
+        in_outage = {limiter.check(plan).decided_by for plan in plans}
+    finally:
+        client.config_set("min-replicas-to-write", 0)
+    until(lambda: limiter.health().state == "working")
+
+    assert (decided_by, in_outage, limiter.health().given_up) == (["storage", "local", "storage"], {"local"}, 1)
+    assert [served.peek(plan).remaining for plan in plans[::2]] == [3, 3]
+    limiter.close()
+
+
 def test_server_out_of_memory_is_a_storage_error_and_nothing_is_charged(own_server: Server, algorithm: str) -> None:
     client = own_server.client()
     limiter = bare(client)

@@ -222,6 +222,29 @@ def test_charges_made_one_by_one_are_kept_if_the_storage_fails_again(workers: Wo
     assert [workers.storage.peek(plan).remaining for plan in plans] == [4, 4]
 
 
+def test_charges_that_the_storage_took_before_it_failed_again_are_not_made_again(workers: Workers) -> None:
+    """It may begin to fail between two checks of a batch."""
+    storage, plans = (
+        workers.storage,
+        [hits(Rule(60, 5, algorithm="fixed_window"), subject=who) for who in ("ada", "bob")],
+    )
+    workers.break_down()
+    assert all(workers.limiter.check(plan).allowed for plan in plans)
+    charge = storage.check_many
+
+    def fail_in_between(many: Sequence[tuple[Hit, ...]], ids: Sequence[UUID]) -> list[Decision]:
+        storage.check_many = charge  # type: ignore[method-assign]
+        failure = StorageError("down")
+        failure.decisions = {ids[0]: storage.check(many[0], ids[0])}
+        raise failure
+
+    storage.check_many = fail_in_between  # type: ignore[method-assign,assignment]
+    workers.mend()
+
+    assert [storage.peek(plan).remaining for plan in plans] == [4, 4]
+    assert workers.limiter.health().given_up == 0
+
+
 def test_each_check_that_threads_get_admitted_around_an_outage_is_charged_once(workers: Workers) -> None:
     limiter = workers.limiter
     admitted: list[int] = []
