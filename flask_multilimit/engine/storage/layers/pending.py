@@ -38,11 +38,16 @@ class Admitted:
     slots_from_before: bool = False
     """Whether its slots were taken before the outage."""
     excess: tuple[tuple[str, int], ...] = ()
-    """The keys of charges that were settled beyond their cost, each with the instant until which that counts."""
+    """The keys of charges that count although they were settled, each with the instant until which they do."""
 
     def add_excess(self, charges: Sequence[Charge], now: int) -> None:
-        """Record which of the settled ``charges`` were settled beyond their cost. That counts from ``now`` on."""
-        self.excess += tuple((hit.key, now + hit.rule.quota.window) for hit, _, units in charges if units > hit.cost)
+        """Record which of the settled ``charges`` count: those beyond their cost from ``now`` on, and those that are
+        being sent, because their settlement would otherwise give back units of others."""
+        for hit, until, units in charges:
+            if units > hit.cost:
+                self.excess += ((hit.key, now + hit.rule.quota.window),)
+            elif self.sent and not hit.rule.implementation.recognise:
+                self.excess += ((hit.key, until),)
 
     def still_counting(self, now: int) -> tuple[Hit, ...]:
         """The hits whose charge still counts."""

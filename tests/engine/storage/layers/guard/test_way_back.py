@@ -401,8 +401,9 @@ def test_settlement_that_fails_when_the_storage_is_back_is_made_by_the_next_atte
     assert str(limiter.health().error) == "it is down again", "the next probe came first"
 
 
+@pytest.mark.parametrize("units", [0, 1, 3])
 @pytest.mark.parametrize("before", [0, 1])
-def test_settlement_waits_until_what_it_settles_is_charged(workers: Workers, before: int) -> None:
+def test_settlement_waits_until_what_it_settles_is_charged(workers: Workers, before: int, units: int) -> None:
     limiter, plan = workers.limiter, hits(Rule(3600, 9, algorithm="fixed_window"), cost=2)
     for _ in range(before):
         limiter.check(plan)
@@ -411,13 +412,13 @@ def test_settlement_waits_until_what_it_settles_is_charged(workers: Workers, bef
 
     def settle_and_fail(*_: Any, **__: Any) -> Any:
         workers.storage.check_many = charge  # type: ignore[method-assign]
-        limiter.settle(decision, 1)
+        limiter.settle(decision, units)
         raise StorageError("it is down again")
 
     workers.storage.check_many = settle_and_fail  # type: ignore[method-assign]
     workers.mend()
 
-    assert workers.storage.peek(plan).remaining == 9 - 2 * before - 1
+    assert workers.storage.peek(plan).remaining == 9 - 2 * before - units
 
 
 def test_settlement_whose_reply_alone_is_lost_begins_no_outage_and_counts_once(workers: Workers) -> None:
