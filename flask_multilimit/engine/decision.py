@@ -245,7 +245,7 @@ class Decision(DecisionFields):
             remaining = max(remaining, 0)
         left = remaining + hit.cost - units
         if units > hit.cost:
-            return left, _full_after(quota, left, hit.rule.algorithm, reset_after, self.at)
+            return left, full_after(quota, left, hit.rule.algorithm, reset_after, self.at)
         return left, 0 if left >= quota.burst else reset_after
 
     def _settled_standing(self, hit: Hit, standing: Standing) -> tuple[int, int, int]:
@@ -338,7 +338,7 @@ class Decision(DecisionFields):
         return Decision(self.check_id, self.hits, reply or self.reply, self.decided_by, settled, self.ahead)
 
 
-def _full_after(quota: Quota, left: int, algorithm: str, before: int, now: int) -> int:
+def full_after(quota: Quota, left: int, algorithm: str, before: int, now: int) -> int:
     """Microseconds until ``quota`` is full again after a settlement beyond the charge. ``left`` units remain (below 0:
     a debt); without the settlement, the quota would have been full after ``before``."""
     if quota.periods is not None:

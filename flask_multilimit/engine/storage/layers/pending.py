@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import cast
 from uuid import UUID
 
-from ...decision import Charge, Decision
+from ...decision import Charge, Decision, full_after
 from ...errors import StorageError
 from ...hits import Hit
 from ..base import KeepsSlots, Slot, Storage
@@ -43,11 +43,10 @@ class Admitted:
     def add_excess(self, charges: Sequence[Charge], now: int) -> None:
         """Record which of the settled ``charges`` count: those beyond their cost from ``now`` on, and those that are
         being sent, because their settlement would otherwise give back units of others."""
-        for hit, until, units in charges:
-            if units > hit.cost:
-                self.excess += ((hit.key, now + hit.rule.quota.window),)
-            elif self.sent and not hit.rule.implementation.recognise:
-                self.excess += ((hit.key, until),)
+        is_settled_later = self.sent and not all(hit.rule.implementation.recognise for hit in self.hits)
+        for charge in charges:
+            if charge.units > charge.hit.cost or is_settled_later:
+                self.excess += ((charge.hit.key, _counts_until(charge, now)),)
 
     def still_counting(self, now: int) -> tuple[Hit, ...]:
         """The hits whose charge still counts."""
@@ -115,7 +114,8 @@ class PendingCharges:
         return dropped
 
     def keep_settlement(self, check_id: bytes, charges: Sequence[Charge]) -> None:
-        self.settlements.append((check_id, tuple(charges)))
+        now = self._now()
+        self.settlements.append((check_id, tuple([each._replace(until=_counts_until(each, now)) for each in charges])))
 
     def take_batch(self) -> list[tuple[bytes, Admitted]]:
         """Mark the oldest checks as sent, and return them for :meth:`charge`."""
@@ -168,6 +168,9 @@ class PendingCharges:
             if check_id in self.admitted:
                 self.settlements.append((check_id, charges))
                 continue
+            now = self._now()
+            if not (charges := tuple([each for each in charges if each.until > now or each.units <= each.hit.cost])):
+                continue
             try:
                 self._storage.settle(UUID(bytes=check_id), charges)
             except StorageError as error:
@@ -188,6 +191,14 @@ class PendingCharges:
                 self._storage.settle(decision.id, (Charge(replace(status.hit, cost=0), 0, status.hit.cost),))
             elif status.remaining:
                 refusing += self._storage.check((replace(status.hit, cost=status.remaining),)).shadowed
+
+
+def _counts_until(charge: Charge, now: int) -> int:
+    """The instant until which ``charge``, which is settled ``now``, counts."""
+    hit, until, units = charge
+    if units <= hit.cost:
+        return until
+    return now + full_after(hit.rule.quota, hit.rule.quota.burst - units, hit.rule.algorithm, 0, now)
 
 
 def repeatable(charges: Sequence[Charge]) -> Sequence[Charge]:

@@ -24,6 +24,7 @@ from engine.storage.layers.guard.workers import (
     loses_the_first_reply,
 )
 from flask_multilimit.engine import (
+    Calendar,
     Concurrent,
     Decision,
     Hit,
@@ -245,6 +246,24 @@ def test_charges_that_the_storage_took_before_it_failed_again_are_not_made_again
     assert workers.limiter.health().given_up == 0
 
 
+def test_slot_that_expires_after_the_storage_took_it_and_failed_again_is_taken_again(workers: Workers) -> None:
+    begin_outage(workers)
+    work, storage = Work(workers, 1), workers.storage
+    charge = storage.check_many
+
+    def fail_afterwards(many: Sequence[tuple[Hit, ...]], ids: Sequence[UUID]) -> list[Decision]:
+        storage.check_many = charge  # type: ignore[method-assign]
+        failure = StorageError("down")
+        failure.decisions = dict(zip(ids, charge(many, ids), strict=True))
+        work.goes_on(80)
+        raise failure
+
+    storage.check_many = fail_afterwards  # type: ignore[method-assign,assignment]
+    workers.mend()
+
+    assert work.in_use() == 1
+
+
 def test_each_check_that_threads_get_admitted_around_an_outage_is_charged_once(workers: Workers) -> None:
     limiter = workers.limiter
     admitted: list[int] = []
@@ -299,6 +318,33 @@ def test_debt_of_checks_in_an_outage_refuses_as_long_as_any_other(
     workers.mend()
 
     assert workers.storage.check(during).retry_after == workers.storage.check(before).retry_after > 0
+
+
+@pytest.mark.parametrize(
+    ("rules", "passed", "left"),
+    [
+        (Rule(60, 9), 59, 4),
+        (Rule(60, 9), 61, 9),
+        (Rule(60, 9, algorithm="token_bucket"), 6, 4),
+        (Rule(60, 9, algorithm="token_bucket"), 61, 9),
+        (Calendar(9, "day"), 3600, 4),
+        (Calendar(9, "day"), 12 * 3600, 9),  # the test begins at 15:06
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("begins", ["before the outage", "in it"])
+def test_units_beyond_an_estimate_are_charged_after_an_outage_while_they_count(
+    workers: Workers, rules: Rule, passed: float, left: int, begins: str
+) -> None:
+    limiter, plan = workers.limiter, hits(rules)
+    decision = limiter.check(plan) if begins == "before the outage" else None
+    begin_outage(workers)
+
+    limiter.settle(decision or limiter.check(plan), 5)
+    workers.clock.advance(passed)
+    workers.mend()
+
+    assert workers.storage.peek(plan).remaining == left
 
 
 def test_used_up_share_refuses_a_check_without_an_estimate(make: Callable[..., Workers]) -> None:
@@ -419,6 +465,23 @@ def test_settlement_waits_until_what_it_settles_is_charged(workers: Workers, bef
     workers.mend()
 
     assert workers.storage.peek(plan).remaining == 9 - 2 * before - units
+
+
+def test_refund_of_a_charge_whose_reply_is_lost_gives_back_what_was_charged(workers: Workers) -> None:
+    limiter, plan = workers.limiter, hits([Rule(3600, 9, algorithm="fixed_window"), Rule(3600, 9)], cost=2)
+    begin_outage(workers)
+    decision, charge = limiter.check(plan), workers.storage.check_many
+
+    def refund_and_lose_the_reply(*arguments: Any) -> Any:
+        workers.storage.check_many = charge  # type: ignore[method-assign]
+        charge(*arguments)
+        limiter.refund(decision)
+        raise StorageError("it is down again")
+
+    workers.storage.check_many = refund_and_lose_the_reply  # type: ignore[method-assign,assignment]
+    workers.mend()
+
+    assert [status.remaining for status in workers.storage.peek(plan).statuses] == [9, 9]
 
 
 def test_settlement_whose_reply_alone_is_lost_begins_no_outage_and_counts_once(workers: Workers) -> None:
