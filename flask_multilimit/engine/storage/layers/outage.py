@@ -346,6 +346,9 @@ class Outage:
                 return False
             else:
                 self.fallback.record_excess(charges)
+                for hit, _, left in charges:
+                    if hit.rule.holds_slots and not left:
+                        self.fallback.free_slot(Slot(check_id.bytes, hit))
             if charges:
                 self.pending.keep_settlement(check_id.bytes, charges)
             return True

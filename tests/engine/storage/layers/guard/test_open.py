@@ -396,6 +396,17 @@ def test_slots_taken_before_an_outage_count_until_they_are_released(workers: Wor
 
 
 @pytest.mark.parametrize("outage", [0, 20])
+def test_slot_taken_before_an_outage_is_free_once_it_is_refunded(workers: Workers, outage: int) -> None:
+    work = Work(workers, 3)
+    begin_outage(workers)
+    work.goes_on(outage)
+
+    workers.limiter.refund(work.held.pop())
+
+    assert workers.admitted(FOUR, 5) == [2]
+
+
+@pytest.mark.parametrize("outage", [0, 20])
 def test_slot_that_is_released_twice_is_freed_once(workers: Workers, outage: int) -> None:
     work = Work(workers, 3)
     begin_outage(workers)
