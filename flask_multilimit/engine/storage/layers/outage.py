@@ -402,9 +402,11 @@ class Outage:
         return in_storage
 
     def reset(self, keys: Sequence[str]) -> None:
-        """Forget what was counted here for ``keys``, and what the storage said about them."""
+        """Forget what was counted here for ``keys``, what is still to be charged to them, and what the storage said
+        about them."""
         with self._lock:
             self.fallback.reset(keys)
+            self.pending.reset(set(keys))
 
     # The callers of these hold the lock
 

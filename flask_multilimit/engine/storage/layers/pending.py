@@ -113,6 +113,12 @@ class PendingCharges:
         self._hits -= len(dropped.hits) if dropped is not None else 0
         return dropped
 
+    def reset(self, keys: Container[str]) -> None:
+        """Charge nothing to ``keys``."""
+        for admitted in self.admitted.values():
+            admitted.hits = tuple([hit for hit in admitted.hits if hit.key not in keys])
+        self._hits = sum([len(admitted.hits) for admitted in self.admitted.values()])
+
     def keep_settlement(self, check_id: bytes, charges: Sequence[Charge]) -> None:
         now = self._now()
         self.settlements.append((check_id, tuple([each._replace(until=_counts_until(each, now)) for each in charges])))

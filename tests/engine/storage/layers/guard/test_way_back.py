@@ -637,6 +637,20 @@ def test_reset_also_resets_the_local_share(returning: Workers) -> None:
     assert returning.admitted(plan) == [10]
 
 
+def test_reset_before_the_storage_is_charged_is_not_undone_by_charges(workers: Workers) -> None:
+    """The storage answers again, but the worker does not know that yet."""
+    limiter, plans = workers.limiter, [hits("10/minute", subject=subject) for subject in ("eve", "ada")]
+    workers.break_down()
+    for plan in plans:
+        workers.admitted(plan, 3)
+
+    workers.storage.error = None
+    limiter.reset(plans[0])
+    workers.mend()
+
+    assert [workers.storage.peek(plan).remaining for plan in plans] == [10, 7]
+
+
 def test_failure_while_half_open_belongs_to_the_same_outage(
     returning: Workers, caplog: pytest.LogCaptureFixture
 ) -> None:
