@@ -57,17 +57,21 @@ class Settlement:
             self._hold(decision)
 
     def _keep_open(self, decision: Decision, limiters: Sequence[Applied], record: Record) -> None:
-        """Settle what a service function says itself when it ends, and everything else by the response."""
+        """Settle what a service function says itself when it ends, and everything else by the response. What an
+        override adds to a function that settles nothing joins the bill of its caller."""
         holder = holder_of_call()
+        if holder is not None and holder.bill is None and has_request_context():
+            holder = None
         by_function = [] if holder is None else [each for each in limiters if each.declaration.settle is True]
         by_response = [each for each in limiters if each not in by_function]
         if by_response:
             charges = (*record.open_charges, (decision, by_response))
             record.open_charges = charges if len(charges) <= MOST_OPEN else (charges[0], *charges[2:])
         if holder is not None and by_function:
-            holder.bill = bill = Bill(() if holder.bill is None else holder.bill.declared)
-            bill.open_charges = ((decision, by_function),)
-            holder.at_end.append(partial(self._settle_now, None, bill, record, _settling_in(bill)))
+            holder.bill = bill = holder.bill or Bill()
+            if not bill.open_charges:
+                holder.at_end.append(lambda: self._settle_now(None, bill, record, _settling_in(bill)))
+            bill.open_charges += ((decision, by_function),)
 
     def _hold(self, decision: Decision) -> None:
         """Hold slots until the limited function or block ends, or until the response is closed."""

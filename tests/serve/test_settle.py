@@ -780,6 +780,32 @@ def test_settle_in_a_function_settles_a_limiter_that_an_override_adds(app: Flask
     assert events[-1].settled == (("added-3600s", 20, 30),)
 
 
+@pytest.mark.parametrize("is_view", [True, False])
+@pytest.mark.parametrize("slots", [True, False])
+def test_caller_of_a_function_to_which_an_override_adds_a_limiter_is_settled(
+    app: Flask, events: list[Event], is_view: bool, slots: bool
+) -> None:
+    """The code cannot know that limiter: it is settled at what is said to the caller."""
+    rules = Concurrent(2) if slots else "1000/hour"
+    helper = limited(lambda: "helped", "helper", settle=None, rules=rules, cost=1)
+    added = {"name": "added", "rules": "1000/hour", "cost": 20, "settle": True}
+
+    def call() -> str:
+        answer: str = helper()
+        settle(200)
+        return answer
+
+    outer = limited(call, "outer")
+    get = serve(app, call if is_view else lambda: str(outer()), settle=is_view or None)
+    get()
+    (scope,) = {each.endpoint for each in events if each.decision and "{helper}" in each.decision.hits[0].key}
+    control_of(app).override(scope, limit=added, lasting=True, force=True)
+    get()
+
+    assert (left(app) if is_view else left_of(app, "outer")) == 600
+    assert ("added-3600s", 20, 200) in [line for event in events for line in event.settled]
+
+
 def test_settle_does_nothing_in_an_exempt_view(app: Flask) -> None:
     def view() -> str:
         settle(40)
