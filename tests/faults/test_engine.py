@@ -4,11 +4,12 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from faults.world import FAULTS, Fault, World, new_world
-from flask_multilimit.engine import GuardedStorage, Health, Limiter, RedisStorage, Rule, StorageError
+from flask_multilimit.engine import Decision, GuardedStorage, Health, Limiter, RedisStorage, Rule, StorageError
 from flask_multilimit.engine.hits import OnStorageError
 from support.bench import hits
 from support.servers import Binary
@@ -125,13 +126,22 @@ def test_fault_never_settles_twice_and_a_lost_settlement_leaves_the_estimate(
 
 @pytest.mark.parametrize("algorithm", ["sliding_window", "token_bucket"])
 def test_short_stall_of_the_server_is_no_outage(
-    world: World, open_guarded: Callable[..., Limiter], changes: list[Health], algorithm: str
+    world: World,
+    open_guarded: Callable[..., Limiter],
+    changes: list[Health],
+    algorithm: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The check is repeated after its deadline, and the server answers the second time."""
     limiter, plan = open_guarded(world.proxy.url, timeout=0.7), hits(Rule(3600, 10, algorithm=algorithm))
     limiter.check(plan)
-    world.server.suspend()
-    threading.Timer(0.8, world.server.resume).start()
+    check, stall = RedisStorage.check, iter([world.server.suspend, world.server.resume])
+
+    def stalled_check(*arguments: Any) -> Decision:
+        next(stall)()
+        return check(*arguments)
+
+    monkeypatch.setattr(RedisStorage, "check", stalled_check)
 
     decision = limiter.check(plan)
 
