@@ -41,15 +41,17 @@ MOST_SHOWN = 10
 """How many endpoints are listed that a change would change, so that what it is stays on the screen."""
 
 
-def _applier() -> ControlApplier:
+def _applier(*, changes: bool = False) -> ControlApplier:
     """The applier of the app, with the newest changes. Raises :class:`ConfigurationError` if a change would not reach
-    the workers."""
+    the workers; of a command that ``changes`` something, also if no process uses the server."""
     applier = gate_of(current_app).applier
     if not applier.control.shared:
         kind, needed = type(shared_gate().limiter.storage).__name__, "local://, or a Redis or Valkey server"
         raise ConfigurationError(f"a {kind} cannot keep changes made while the app runs: they need {needed}")
     if not applier.enabled:
         raise ConfigurationError(f"{PREFIX}CONTROL or {PREFIX}ENABLED is False, so workers do not follow changes")
+    if changes and not applier.control.in_use:  # this process would be the first to use it
+        raise ConfigurationError(_NOT_IN_USE)
     applier.look()
     return applier
 
@@ -154,10 +156,8 @@ def _change(given: Mapping[str, Any], change: Change) -> None:
     if (change.for_ is None) == (not change.lasting):
         or_lasting = "" if given["kind"] == "ban" else ", or --lasting"
         raise click.UsageError(f"Say how long it lasts: --for 2h{or_lasting}.")
-    applier, action = _applier(), change.action
+    applier, action = _applier(changes=True), change.action
     control = applier.control
-    if not control.in_use:
-        raise ConfigurationError(_NOT_IN_USE)
     preview = control.preview(
         given, for_=change.for_, lasting=change.lasting, reason=action.reason, author=action.author
     )
@@ -317,7 +317,7 @@ def entries_command(export: str | None, imported: BinaryIO | None, reason: str, 
         raise click.UsageError("--export and --import: give only one of them.")
     if imported is None and (reason or force):
         raise click.UsageError(f"{'--reason' if reason else '--force'} is for --import.")
-    applier = _applier()
+    applier = _applier(changes=imported is not None)
     if export is not None:
         _export(applier.control.export_entries() + "\n", export)
         return
@@ -363,8 +363,6 @@ def _export(text: str, file: str) -> None:
 
 
 def _import(applier: ControlApplier, file: BinaryIO, *, reason: str, force: bool) -> None:
-    if not applier.control.in_use:
-        raise ConfigurationError(_NOT_IN_USE)
     try:
         made = applier.control.import_entries(file.read(LONGEST_COPY), reason=reason, author=user_name(), force=force)
     except ConfigurationError as error:
