@@ -55,7 +55,7 @@ def test_recorded_traffic_needs_no_upload(app: Flask, ada: FlaskClient, tmp_path
     page, json = ada.get(PAGE + "?endpoint=open"), api_answer(ada, "endpoint=open").get_json()
     recorder.close()
 
-    assert "4 requests of 1 clients" in page.text
+    assert "Requests of one client: 4" in page.text
     assert json["requests"] == 4
     assert json["counts"][-1]["count"] == 4
     assert "127.0.0.1" not in page.text

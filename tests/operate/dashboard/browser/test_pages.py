@@ -271,6 +271,6 @@ def test_uploaded_log_is_shown(visit: Visit, shop: Shop, tmp_path: Path) -> None
         tab.page.locator("input[type=file]").set_input_files(log)
         tab.page.get_by_role("button", name="Upload and show").click()
 
-        tab.page.get_by_role("heading", name="30 requests of 1 clients").wait_for()
+        tab.page.get_by_role("heading", name="Requests of one client: 30").wait_for()
         tab.page.locator(".peaks svg").wait_for()
         assert tab.barriers() == []
