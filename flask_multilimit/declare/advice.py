@@ -234,9 +234,11 @@ class Bill:
     open_charges: tuple[tuple[Decision, Sequence[Any]], ...] = ()
     """Charges to settle, by the response or the real costs, each with the limiters that settle it."""
 
-    def __init__(self, declared: tuple[Declaration, ...] = ()) -> None:
+    def __init__(self, declared: tuple[Declaration, ...], at_end: list[Callable[[], object]]) -> None:
         self.declared: tuple[Declaration, ...] = declared
         """The limiters of the function, also those that do not apply to this call."""
+        self.at_end: list[Callable[[], object]] = at_end
+        """That of the call of the function, which those that it makes share this bill with."""
         self.real_costs: dict[str, int] = {}
         """What the work really cost, as it says itself, by the name of the limiter."""
 

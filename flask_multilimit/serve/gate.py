@@ -226,7 +226,8 @@ class AppGate(AppState):
         if record is None or own is None or own.declarations[0] is not stack.declarations[0]:
             self.startup.keep_up()
             if (holder := holder_of_call()) is not None and any(each.settle is True for each in stack.declarations):
-                holder.bill = Bill(stack.declarations)  # also where none of them applies: it says nothing of its caller
+                # Also where none of them applies: it says nothing of its caller.
+                holder.bill = Bill(stack.declarations, holder.at_end)
             request = request_if_any()
             self.check(self.plans.of_service(stack, request.method if request else None))
             return stack.covered

@@ -31,8 +31,8 @@ from .slots import holder_of_request, is_complete, release_when_requests_end
 from .state import AppState, Record, Records
 
 MOST_OPEN = 1000
-"""The most charges of a request that wait for its response, which a websocket never has: it may live for days. If there
-are more, the estimates of the oldest stand, except that of the view."""
+"""The most charges of a request that wait for its response, or of a function that wait for its end: a websocket or a
+task may live for days. If there are more, the estimates of the oldest stand, except the first, that of the view."""
 MOST_ENDED = 10_000
 """The most streams that wait to be settled after their end. If there are more, the estimate of the oldest stands."""
 
@@ -59,19 +59,17 @@ class Settlement:
     def _keep_open(self, decision: Decision, limiters: Sequence[Applied], record: Record) -> None:
         """Settle what a service function says itself when it ends, and everything else by the response. What an
         override adds to a function that settles nothing joins the bill of its caller."""
-        holder = holder_of_call()
-        if holder is not None and holder.bill is None and has_request_context():
-            holder = None
-        by_function = [] if holder is None else [each for each in limiters if each.declaration.settle is True]
+        holder, bill = holder_of_call(), cast("Bill", record)
+        if holder is not None and (holder.bill is not None or not has_request_context()):
+            bill = holder.bill = holder.bill or Bill((), holder.at_end)
+        by_function = [each for each in limiters if each.declaration.settle is True and bill is not record]
         by_response = [each for each in limiters if each not in by_function]
-        if by_response:
-            charges = (*record.open_charges, (decision, by_response))
-            record.open_charges = charges if len(charges) <= MOST_OPEN else (charges[0], *charges[2:])
-        if holder is not None and by_function:
-            holder.bill = bill = holder.bill or Bill()
-            if not bill.open_charges:
-                holder.at_end.append(lambda: self._settle_now(None, bill, record, _settling_in(bill)))
-            bill.open_charges += ((decision, by_function),)
+        if by_function and not bill.open_charges:
+            bill.at_end.append(lambda: self._settle_now(None, bill, record, _settling_in(bill)))
+        for each_bill, settling in ((record, by_response), (bill, by_function)):
+            if settling:
+                charges = (*each_bill.open_charges, (decision, settling))
+                each_bill.open_charges = charges if len(charges) <= MOST_OPEN else (charges[0], *charges[2:])
 
     def _hold(self, decision: Decision) -> None:
         """Hold slots until the limited function or block ends, or until the response is closed."""

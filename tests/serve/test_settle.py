@@ -806,6 +806,27 @@ def test_caller_of_a_function_to_which_an_override_adds_a_limiter_is_settled(
     assert ("added-3600s", 20, 200) in [line for event in events for line in event.settled]
 
 
+@pytest.mark.parametrize("slots", [True, False])
+def test_exempt_caller_settles_each_call_of_a_function_to_which_an_override_adds_a_limiter(
+    app: Flask, events: list[Event], slots: bool
+) -> None:
+    """Also if the function holds slots, which end with its own call."""
+    helper = limited(lambda: "", "helper", settle=None, rules=Concurrent(2) if slots else "1000/hour", cost=1)
+
+    def call() -> None:
+        assert [helper(), helper()] == ["", ""]
+        settle(200)
+
+    task = limited(call, exempt_when=lambda: True)
+    added = {"name": "added", "rules": "1000/hour", "cost": 20, "settle": True}
+    with app.app_context():
+        task()
+        control_of(app).override(events[-1].endpoint, limit=added, lasting=True, force=True)
+        task()
+
+    assert [each.settled for each in events if each.settled] == [(("added-3600s", 20, 200),)] * 2
+
+
 def test_settle_does_nothing_in_an_exempt_view(app: Flask) -> None:
     def view() -> str:
         settle(40)
@@ -998,3 +1019,24 @@ def test_request_keeps_a_bounded_number_of_charges_until_its_response(app: Flask
 
     assert left(app) == 1000
     assert app.test_client().get("/look").text == f"sent: {5000 - 6 - 1}"
+
+
+def test_task_keeps_a_bounded_number_of_charges_until_it_ends(app: Flask, events: list[Event]) -> None:
+    """Such as those of a limiter that an override adds to a function that it calls."""
+    helper = limited(lambda: "", "helper", settle=None, rules="5000/hour", cost=1)
+
+    def work(times: int) -> None:
+        assert not any(helper() for _ in range(times))
+        settle(0)
+
+    task = limited(work)
+    added = {"name": "added", "rules": "5000/hour", "settle": True}
+    with app.app_context():
+        task(1)
+        (scope,) = {each.endpoint for each in events if each.decision and "{helper}" in each.decision.hits[0].key}
+        control_of(app).override(scope, limit=added, lasting=True, force=True)
+        events.clear()
+        task(MOST_OPEN + 5)
+
+    assert left_of(app, "service") == 1000
+    assert len([each for each in events if each.settled]) == MOST_OPEN
