@@ -85,8 +85,10 @@ class GuardedStorage:
         self, hits: tuple[Hit, ...], check_id: UUID | None, error: StorageError, failures: int, start: float
     ) -> Decision:
         check_id = check_id or error.check_id  # so that the check is not charged twice
+        decision: Decision | None = error.decisions.get(check_id)
         try:
-            decision = self._breaker.ask_again(error, failures, start, self.wrapped.check, hits, check_id)
+            if decision is None:
+                decision = self._breaker.ask_again(error, failures, start, self.wrapped.check, hits, check_id)
         except StorageError as last:
             return self._after_failure(hits, check_id or last.check_id, last, failures)
         self._remember(decision)
@@ -111,19 +113,14 @@ class GuardedStorage:
         return decision
 
     def check_many(self, many: Sequence[tuple[Hit, ...]], ids: Sequence[UUID] | None = None) -> list[Decision]:
-        each_id: Sequence[UUID | None] = ids or [None] * len(many)
         if self._breaker.state is not State.CLOSED:
-            return self._each(self.check, many, each_id)
+            return self._each(self.check, many, ids or [None] * len(many))
         failures, start = self._breaker.failures, time.monotonic()
         try:
-            try:
-                decisions = self.wrapped.check_many(many, ids)
-            except StorageError as error:
-                ids = ids or error.check_ids or None  # so that no check is charged twice
-                decisions = self._breaker.ask_again(error, failures, start, self.wrapped.check_many, many, ids)
-        except StorageError as last:
-            decide = partial(self._after_failure, error=last, failures=failures)
-            return self._each(decide, many, ids or last.check_ids or each_id)
+            decisions = self.wrapped.check_many(many, ids)
+        except StorageError as error:
+            decide = partial(self._ask_again, error=error, failures=failures, start=start)
+            return self._each(decide, many, ids or error.check_ids or [uuid4() for _ in many])
         for decision in decisions:
             self._remember(decision)
         return decisions
@@ -181,10 +178,6 @@ class GuardedStorage:
     def _after_failure(
         self, hits: tuple[Hit, ...], check_id: UUID | None, error: StorageError, failures: int
     ) -> Decision:
-        decided: Decision | None = error.decisions.get(check_id)
-        if decided is not None:
-            self._remember(decided)
-            return decided
         self._outage.record_failure(hits, error, failures)
         return self._decide(hits, (check_id or uuid4()).bytes, error, charging=True, may_be_charged=True)
 

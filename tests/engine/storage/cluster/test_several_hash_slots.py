@@ -20,6 +20,7 @@ from flask_multilimit.engine import (
     Hits,
     Limiter,
     MemoryStorage,
+    Rule,
     StorageError,
     hits_for,
 )
@@ -423,8 +424,10 @@ def test_refund_of_checked_hits_finds_charges_that_an_ended_override_moved(clust
 
 
 def test_batch_of_which_one_check_fails_is_charged_once_when_it_is_repeated(cluster: Cluster) -> None:
+    """Only what failed is repeated: a fixed window would be charged again."""
     storage = ClusterStorage(NodesOfUri(cluster.uri, timeout=10))
-    plans = [hits("5/minute", scope=scope) for scope in SCOPES]
+    names = ("fixed_window", "sliding_window", "fixed_window")
+    plans = [hits(Rule(60, 5, algorithm=name), scope=scope) for name, scope in zip(names, SCOPES, strict=True)]
     check, failures = storage.check, [1]
 
     def lose_second(plan: tuple[Hit, ...], check_id: UUID | None = None) -> Decision:

@@ -1,10 +1,11 @@
 """The breaker is closed: the storage decides, and a failure that is no outage changes nothing."""
 
 from collections.abc import Callable
+from uuid import uuid4
 
 import pytest
 
-from engine.storage.layers.guard.workers import FOUR, Shared, Workers, loses_the_first_reply
+from engine.storage.layers.guard.workers import FOUR, Shared, Workers, fails_first, loses_the_first_reply, lost_reply
 from flask_multilimit.engine import ConfigurationError, Limiter, StorageError
 from flask_multilimit.engine.decision import FALLBACKS
 from support.bench import hits
@@ -21,15 +22,24 @@ def test_check_without_a_reply_is_repeated_and_charged_once(workers: Workers) ->
     assert (workers.changes, len(workers.storage.asked)) == ([], 2)
 
 
-@pytest.mark.parametrize("ask", ["peek", "check_many"])
-def test_peek_or_check_many_without_a_reply_is_repeated(workers: Workers, ask: str) -> None:
-    asked = loses_the_first_reply(workers.storage, ask)
-    given = hits() if ask == "peek" else [hits()]
-
-    answered = getattr(workers.limiter, ask)(given)
-
-    assert (answered if ask == "peek" else answered[0]).decided_by not in FALLBACKS
+def test_peek_without_a_reply_is_repeated(workers: Workers) -> None:
+    asked = loses_the_first_reply(workers.storage, "peek")
+    assert workers.limiter.peek(hits()).decided_by not in FALLBACKS
     assert (workers.changes, len(asked)) == ([], 2)
+
+
+def test_each_check_of_a_batch_without_a_reply_is_repeated(workers: Workers) -> None:
+    loses_the_first_reply(workers.storage, "check_many")
+    decisions = workers.limiter.check_many([hits(subject="ada"), hits(subject="bob")])
+    assert FALLBACKS.isdisjoint(decision.decided_by for decision in decisions)
+    assert (workers.changes, len(workers.storage.asked)) == ([], 4)
+
+
+def test_repeated_checks_of_a_batch_have_ids_of_their_own(workers: Workers) -> None:
+    """The error may know that of the one that failed alone."""
+    fails_first(workers.storage, "check_many", lost_reply(uuid4()))
+    workers.limiter.check_many([hits("5/minute")] * 2)
+    assert workers.storage.peek(hits("5/minute")).remaining == 3
 
 
 def test_repeated_check_many_takes_its_slots_once(workers: Workers) -> None:
