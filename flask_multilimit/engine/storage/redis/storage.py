@@ -151,10 +151,11 @@ class RedisStorage:
             replies = self._command(self.ask_each, checks) if many else []
             for id_, hits, reply in zip(id_of_each, many, replies, strict=True):
                 try:
-                    if isinstance(reply, Exception):
+                    lacks_script = isinstance(reply, NoScriptError)  # the server has refused the check that had it
+                    if isinstance(reply, Exception) and not lacks_script:
                         raise self._failure(reply)
-                    is_outside = self._is_outside(hits, reply)
-                    decisions.append(self._ask(mode, hits, id_) if is_outside else self._decision(id_, hits, reply))
+                    ask_again = lacks_script or self._is_outside(hits, reply)
+                    decisions.append(self._ask(mode, hits, id_) if ask_again else self._decision(id_, hits, reply))
                 except StorageError as failure:  # noqa: PERF203 - one failure must not stop the others
                     failures.append(failure)
             if failures:

@@ -20,6 +20,7 @@ from flask_multilimit.engine import (
     Hits,
     Limiter,
     MemoryStorage,
+    RedisStorage,
     Rule,
     StorageError,
     hits_for,
@@ -546,6 +547,23 @@ def test_remedy_names_the_uri_scheme_of_clusters_for_a_server_in_one(cluster: Cl
                 limiter.check(asked)
             assert "redis+cluster://" in caught.value.remedy
         limiter.close()
+
+
+@pytest.mark.parametrize("protocol", [2, 3], ids=["wire", "client"])
+def test_check_in_several_hash_slots_leaves_the_others_of_its_batch_to_a_single_server(
+    cluster: Cluster, protocol: int
+) -> None:
+    """The server refuses it together with the script, which the batch sends once."""
+    plan = plan_of(5, 5, 5)
+    server = cluster.owner(plan[0].key)
+    limiter = Limiter(GuardedStorage(RedisStorage(server.client(protocol=protocol)), workers=1))
+    cluster.client_of(server).script_flush()
+
+    decisions = limiter.check_many([plan, plan[:1], plan[:1]])
+
+    assert [decision.decided_by for decision in decisions] == ["local", "storage", "storage"]
+    assert decisions[-1].remaining == 3
+    limiter.close()
 
 
 def test_refund_is_made_in_other_hash_slots_when_one_fails(cluster: Cluster, limiter: Limiter) -> None:
