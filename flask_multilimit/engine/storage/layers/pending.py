@@ -4,7 +4,7 @@ use, and settlements."""
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 from uuid import UUID
@@ -154,7 +154,7 @@ class PendingCharges:
             admitted.charged = not any(hit.rule.holds_slots for hit in admitted.hits)  # slots may expire again
             self.charged += 1
             self._remember(decision)
-            self._fill_up(decision, {key for key, _ in admitted.excess})
+        self._fill_up(decisions, kept)  # only now, because the storage may fail again
         if failure is None:
             return
         if not failure.key_specific:
@@ -187,16 +187,17 @@ class PendingCharges:
                     self.settlements.appendleft((check_id, tuple(again)))
                 raise
 
-    def _fill_up(self, decision: Decision, settled: Container[str]) -> None:
+    def _fill_up(self, decisions: Mapping[bytes, Decision], kept: Mapping[bytes, Admitted]) -> None:
         """For each charge that did not fit, take all that is left. Later charges of the batch may have taken some of
-        what was left then. A charge that was ``settled`` beyond its cost, by its key, becomes a debt."""
-        refusing = list(decision.shadowed)
-        while refusing:
-            status = refusing.pop()
-            if status.hit.key in settled:
-                self._storage.settle(decision.id, (Charge(replace(status.hit, cost=0), 0, status.hit.cost),))
-            elif status.remaining:
-                refusing += self._storage.check((replace(status.hit, cost=status.remaining),)).shadowed
+        what was left then. A charge that counts although it was settled becomes a debt."""
+        for check_id, decision in decisions.items():
+            settled, refusing = {key for key, _ in kept[check_id].excess}, list(decision.shadowed)
+            while refusing:
+                status = refusing.pop()
+                if status.hit.key in settled:
+                    self._storage.settle(decision.id, (Charge(replace(status.hit, cost=0), 0, status.hit.cost),))
+                elif status.remaining:
+                    refusing += self._storage.check((replace(status.hit, cost=status.remaining),)).shadowed
 
 
 def _counts_until(charge: Charge, now: int) -> int:

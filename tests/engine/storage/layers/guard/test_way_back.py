@@ -246,6 +246,27 @@ def test_charges_that_the_storage_took_before_it_failed_again_are_not_made_again
     assert workers.limiter.health().given_up == 0
 
 
+def test_charges_of_a_batch_are_not_made_again_if_the_storage_fails_after_it_took_them(workers: Workers) -> None:
+    """A bucket takes no more than that."""
+    storage, names = workers.storage, ("token_bucket", "fixed_window")
+    plans = [hits(Rule(60, 5, algorithm=name), cost=2) for name in names]
+    workers.break_down()
+    assert all(workers.limiter.check(plan).allowed for plan in plans)
+    charge = storage.check_many
+
+    def fail_afterwards(many: Sequence[tuple[Hit, ...]], ids: Sequence[UUID]) -> list[Decision]:
+        storage.check_many = charge  # type: ignore[method-assign]
+        storage.check(hits(Rule(60, 5, algorithm="token_bucket"), cost=4))  # of another process
+        decisions = charge(many, ids)
+        fails_first(storage, "check", StorageError("no answer", no_reply=True))
+        return decisions
+
+    storage.check_many = fail_afterwards  # type: ignore[method-assign,assignment]
+    workers.mend()
+
+    assert storage.peek(plans[1]).remaining == 3
+
+
 def test_slot_that_expires_after_the_storage_took_it_and_failed_again_is_taken_again(workers: Workers) -> None:
     begin_outage(workers)
     work, storage = Work(workers, 1), workers.storage
