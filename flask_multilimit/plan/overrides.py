@@ -127,8 +127,8 @@ def as_far_as_they_fit(overrides: Overrides, scopes: Sequence[str], make: Callab
         known, with_others = group.fitted or (overrides, ())  # to find them anew may take a hundred times as long
         if not _accepts(make, known) or any(_accepts(make, each) for each in with_others):
             kept, unfit = fitting(group.entries, lambda some: make(overrides.only(some)))
-            known = overrides.only(kept)
-            group.fitted = known, [overrides.only((*kept, each)) for each in group.entries if each.id in unfit]
+            known, for_all = overrides.only(kept), [each for each in kept if each.who is None]
+            group.fitted = known, [overrides.only((*for_all, each)) for each in group.entries if each.id in unfit]
         overrides.report_unfit(scopes[-1], error)
         return make(known)
 
@@ -157,7 +157,8 @@ class Group:
         self._for_subjects = [(each.who, each) for each in entries if each.who is not None]
         self._special: dict[tuple[frozenset[str], bool], SpecialSubjects | None] = {}
         self.fitted: tuple[Overrides, list[Overrides]] | None = None
-        """If not all of these fitted the last function or check: those that did, and these with each of the others."""
+        """If not all of these fitted the last function or check: those that did, and each of the others, with those for
+        everybody that did."""
 
     def __bool__(self) -> bool:
         return bool(self.changes or self._for_subjects)

@@ -3,7 +3,7 @@
 import asyncio
 import gc
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 from unittest.mock import Mock
 
@@ -24,6 +24,7 @@ from flask_multilimit import (
     exempt,
     rate_limiter,
 )
+from flask_multilimit.declare.limiter import Declaration
 from flask_multilimit.engine.slots import KEEPER
 from flask_multilimit.insight.changes import entries
 from flask_multilimit.plan.overrides import MOST_UNFIT, fitting
@@ -389,6 +390,30 @@ class TestOtherLimits:
             assert found.call_count == 2
             assert [left(f"user:{number}", cost=0) for number in (1, 2, 3)] == [4, 4, 4]
         assert found.call_count == 2
+
+    def test_overrides_of_many_clients_that_do_not_fit_a_check_are_each_tried_without_those_of_others(
+        self, shop: Shop, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """With 495 clients of each kind, the second check took 2.7 s, and kept 25 MB."""
+        many, tried, check_rules = 20, list[Rule](), Declaration.check_rules
+        for rules in (Rule(60, 4), Rule(60, 4, algorithm="gcra", burst=4)):
+            for number in range(many):
+                who = f"user:{rules.algorithm}{number}"
+                shop.control.override("mail", who=who, rules=rules, lasting=True, force=True)
+
+        def check(declaration: Declaration, rules: Iterable[Rule]) -> None:
+            tried.extend(rules := list(rules))
+            check_rules(declaration, rules)
+
+        reserve = Reserve({"critical": 0.5}, lambda: "critical")
+        with shop.app.test_request_context():
+            monkeypatch.setattr(Declaration, "check_rules", check)
+            for _ in range(2):
+                tried.clear()
+                with shop.multilimit.limit("9/minute", scope="mail", subject="user:gcra1", reserve=reserve):
+                    pass
+
+        assert len(tried) <= 10 * many
 
     def test_overrides_that_fit_no_check_are_not_logged_for_ever(
         self, shop: Shop, caplog: pytest.LogCaptureFixture
