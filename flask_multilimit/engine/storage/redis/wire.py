@@ -106,14 +106,10 @@ class Wire:
             if isinstance(error, OSError):
                 raise _as_redis_error(error) from error
             raise
-        if isinstance(reply, Exception):
-            failure = self._explain(reply)
-            if isinstance(reply, NoScriptError) or failure.server_code in ELSEWHERE or failure.key_specific:
-                self._idle.append(line)
-            else:
-                self._drop(line)
-            raise reply
         self._idle.append(line)
+        if isinstance(reply, Exception):
+            self._close_after(reply)
+            raise reply
         return reply
 
     def ask_all(self, commands: Sequence[bytes], started: float) -> list[Any]:
@@ -121,6 +117,9 @@ class Wire:
         :meth:`ask`. Raises :data:`FAILURES`."""
         line, started = self._take_another(*self._take(started))
         replies: list[Any] = self._use(line, line.ask_all, commands, started)
+        for reply in replies:
+            if isinstance(reply, Exception):
+                self._close_after(reply)
         return replies
 
     def send(self, command: bytes, started: float, lost: Lost) -> None:
@@ -157,6 +156,12 @@ class Wire:
     def close(self) -> None:
         """Give all connections back to the pool."""
         _give_back(self._pool, self._idle)
+
+    def _close_after(self, reply: Exception) -> None:
+        """Give all connections back, unless ``reply`` concerns only the keys of its command."""
+        failure = self._explain(reply)
+        if not (isinstance(reply, NoScriptError) or failure.server_code in ELSEWHERE or failure.key_specific):
+            self.close()
 
     def _after_fork_in_child(self) -> None:
         """Drop what belongs to the parent process."""

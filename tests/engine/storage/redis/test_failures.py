@@ -200,6 +200,23 @@ def test_connections_are_dropped_when_the_server_has_become_a_replica(own_server
     limiter.close()
 
 
+@pytest.mark.parametrize("many", [1, 2])
+def test_connections_are_dropped_when_the_server_refuses_a_batch(own_server: Server, many: int) -> None:
+    """By now its host name may lead to another server."""
+    limiter, admin = (
+        Limiter(storage_from_uri(f"{own_server.tcp_url}?client_name=ours", timeout=10)),
+        own_server.client(),
+    )
+    limiter.check_many([hits()])
+    admin.config_set("min-replicas-to-write", 1)
+
+    with pytest.raises(StorageError):
+        limiter.check_many([hits()] * many)
+
+    until(lambda: all(client["name"] != "ours" for client in admin.client_list()))
+    limiter.close()
+
+
 # Errors
 
 
