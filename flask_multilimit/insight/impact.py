@@ -154,7 +154,7 @@ def _sentence(old: str | None, new: str | None, numbers: Mapping[str, int]) -> s
         return NEW
     if new is None or (new.endswith(_SHADOW) and not old.endswith(_SHADOW)):
         return SHADOW_REFUSES if old.endswith(_SHADOW) else WOULD_HAVE_PASSED
-    if old.endswith(_SHADOW) and not new.endswith(_SHADOW) and old == f"{new}{_SHADOW}":
+    if old == f"{new}{_SHADOW}":
         return SHADOW_REFUSES
     before, after = _RULE.match(old), _RULE.match(new)
     if before is None or after is None:

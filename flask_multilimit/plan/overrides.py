@@ -225,15 +225,15 @@ def merged(rule: Rule, written: str | WrittenRule) -> Rule:
 
 
 def _replaced(rule: Rule, given: dict[str, Any]) -> Rule:
-    kept = {name: value for name, value in fields_of(rule).items() if name not in given}
+    kept = fields_of(rule)
     was_calendar = isinstance(rule, Calendar)
-    if ("period" in given or (was_calendar and given.keys() <= fields_of(rule).keys())) != was_calendar:
-        kept = {name: kept[name] for name in ("count", "name") if name in kept}
+    if ("period" in given or (was_calendar and given.keys() <= kept.keys())) != was_calendar:
+        kept = {name: kept[name] for name in ("count", "name")}
     elif isinstance(rule, Calendar):
         if given.get("period", rule.period) != rule.period:
             kept["anchor"] = None
     elif given.get("algorithm", rule.algorithm) != rule.algorithm:
-        kept = {name: kept.get(name) for name in ("count", "time", "name") if name not in given}
+        kept = {name: kept.get(name) for name in ("count", "time", "name")}
     if (kept.get("lease") or 0) > given.get("count", rule.count):
         kept["lease"] = None
     return rule_of({**kept, **given})

@@ -16,7 +16,7 @@ from flask_multilimit.engine import Hits, hits_for
 from flask_multilimit.engine.hits import BanHit
 from flask_multilimit.plan.changes import differences
 from flask_multilimit.plan.endpoint import revised
-from flask_multilimit.plan.overrides import SpecialSubjects, change_rules, fitting, merged
+from flask_multilimit.plan.overrides import Overrides, SpecialSubjects, change_rules, fitting, merged
 from flask_multilimit.serve.gate import gate_of
 from plan.written import override, overrides
 from support.asking import view
@@ -74,9 +74,17 @@ def test_overrides_of_a_rule_apply_one_after_another() -> None:
 
 
 def test_factor_leaves_a_count_of_at_least_1_and_no_lease_above_it() -> None:
-    rules = [("a", Rule(60, 10, lease=5)), ("b", Rule(60, 10, algorithm="token_bucket", burst=3))]
+    rules = [
+        ("a", Rule(60, 10, lease=5)),
+        ("b", Rule(60, 10, algorithm="token_bucket", burst=3)),
+        ("c", Calendar(5, "month", anchor=15)),
+    ]
     changed = change_rules(rules, override("show", limiter="ip", times=0.1))
-    assert changed == (("a", Rule(60, 1)), ("b", Rule(60, 1, algorithm="token_bucket", burst=1)))
+    assert changed == (
+        ("a", Rule(60, 1)),
+        ("b", Rule(60, 1, algorithm="token_bucket", burst=1)),
+        ("c", Calendar(1, "month", anchor=15)),
+    )
 
 
 @pytest.mark.parametrize(
@@ -92,6 +100,20 @@ def test_factor_leaves_a_count_of_at_least_1_and_no_lease_above_it() -> None:
         (Rule(60, 9, lease=5), "5/minute", Rule(60, 5, lease=5)),
         (Rule(60, 9, lease=5), "4/minute", Rule(60, 4)),
         (Rule(60, 9, lease=5), WrittenRule(count=4), Rule(60, 4)),
+        (Rule(60, 9, algorithm="token_bucket", burst=20), WrittenRule(algorithm="sliding_window"), Rule(60, 9)),
+        (Rule(60, 9, lease=5, name="all"), WrittenRule(per="month"), Calendar(9, "month", name="all")),
+        (Calendar(9, "month", anchor=15, name="all"), "5/minute", Rule(60, 5, name="all")),
+        (Calendar(9, "month", anchor=15), WrittenRule(time=60), Rule(60, 9)),
+        (
+            Calendar(9, "month", timezone="Europe/Berlin", anchor=15),
+            WrittenRule(count=5),
+            Calendar(5, "month", timezone="Europe/Berlin", anchor=15),
+        ),
+        (
+            Calendar(9, "month", timezone="Europe/Berlin", anchor=15),
+            WrittenRule(per="week"),
+            Calendar(9, "week", timezone="Europe/Berlin"),
+        ),
     ],
     ids=str,
 )
@@ -145,6 +167,16 @@ def test_overrides_for_many_clients_are_tried_few_times_beside_one_for_all_that_
 
     assert len(kept) == 1000
     assert sum(tried) < 3 * len(entries)
+
+
+@pytest.mark.parametrize("by_address", [True, False])
+def test_clients_without_a_login_are_counted_alike_where_some_overrides_do_not_fit(by_address: bool) -> None:
+    everything = Overrides([override(who=Who.parse("192.0.2.0/24"), times=2)], anonymous_by_address=by_address)
+    user_limit = rate_limiter("2/minute", type="user").at("here")
+
+    found = [each.at("show").special_for(user_limit) for each in (everything, everything.only(everything.entries))]
+
+    assert [each is not None for each in found] == [by_address, by_address]
 
 
 # Hits without a plan
