@@ -593,6 +593,13 @@ def test_number_of_keys_counted_in_an_outage_is_bounded() -> None:
     assert [
         limiter.check(hits_for(plan[1], scope="api", subject=f"user:{each}")).remaining for each in ("0", "799")
     ] == [48, 48]
+
+    for subject in range(800):
+        limiter.reset(hits_for(plan, scope="api", subject=f"user:{subject}"))
+    given_up = limiter.health().given_up
+    for subject in range(800, 1300):
+        limiter.check(hits_for(plan, scope="api", subject=f"user:{subject}"))
+    assert limiter.health().given_up == given_up, "charges of keys that were reset take the place of others"
     limiter.close()
 
 
