@@ -207,18 +207,21 @@ class GuardedStorage:
         no process takes more than its share of what is left."""
         if self._outage.is_over():
             return self._ask(hits, check_id)
+        check_id, answer, failures = check_id or uuid4(), None, self._breaker.failures
         local = self._limited_here(hits)
-        decision, on_shares = self._outage.decide(
-            (check_id or uuid4()).bytes, hits, local, charging=True, pending=False
-        )
+        decision, on_shares = self._outage.decide(check_id.bytes, hits, local, charging=True, pending=False)
         if not decision.allowed:
             return decision
-        answer = None
         try:
-            answer = self._ask(hits, check_id)
-            return answer
+            answer = self._breaker.ask_at_most_twice(failures, self.wrapped.check, hits, check_id)
+        except StorageError as error:
+            failure = error
         finally:
             self._outage.confirm(on_shares, answer)
+        if answer is None:  # decided here only now, because the share would count it twice
+            return self._after_failure(hits, check_id, failure, failures)
+        self._remember(answer)
+        return answer
 
     def _decide(
         self,

@@ -14,7 +14,7 @@ from threading import Lock
 from typing import Any, Literal, TypeVar, cast
 from uuid import UUID
 
-from ...decision import FALLBACKS, Charge, Decision
+from ...decision import Charge, Decision
 from ...errors import StorageError
 from ...forks import lock_for_forks
 from ...hits import Hit
@@ -321,7 +321,7 @@ class Outage:
         if on_shares is None:
             return
         with self._lock:
-            if answer is not None and answer.allowed and answer.decided_by not in FALLBACKS:
+            if answer is not None and answer.allowed:
                 self._keep_counted_twice(answer.check_id, on_shares)
             else:
                 self.fallback.settle(on_shares, {hit.key: 0 for hit in on_shares.hits})
