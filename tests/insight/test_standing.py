@@ -437,6 +437,14 @@ def test_ban_shared_by_endpoint_and_function_is_listed_once(app: Flask) -> None:
         assert [(each.who, each.endpoint) for each in bans(gate_of(app))] == [("203.0.113.7", "mail")]
 
 
+def test_why_names_no_shadow_among_the_rules_that_refuse(app: Flask) -> None:
+    trial = rate_limiter(type=IP, rules="1/hour", shadow=True)
+    app.add_url_rule("/mail", "mail", trial(rate_limiter(type=IP, rules="2/minute")(view())))
+    assert counted(app, *["/mail"] * 3) == [200, 200, 429]
+
+    assert why(app, "203.0.113.7").verdict.startswith("refused at mail by ip-60s, for ")
+
+
 def test_ban_is_listed_when_another_endpoint_shares_it_as_a_shadow(app: Flask) -> None:
     refusing, trial = (
         rate_limiter(type=IP, rules="1/minute", ban=BAN, scope="mail", shadow=shadow) for shadow in (False, True)
