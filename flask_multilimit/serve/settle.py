@@ -59,10 +59,11 @@ class Settlement:
     def _keep_open(self, decision: Decision, limiters: Sequence[Applied], record: Record) -> None:
         """Settle what a service function says itself when it ends, and everything else by the response. What an
         override adds to a function that settles nothing joins the bill of its caller."""
-        holder, bill = holder_of_call(), cast("Bill", record)
+        holder = holder_of_call()
+        bill: Bill = record
         if holder is not None and (holder.bill is not None or not has_request_context()):
             bill = holder.bill = holder.bill or Bill((), holder.at_end)
-        by_function = [each for each in limiters if each.declaration.settle is True and bill is not record]
+        by_function = [] if bill is record else [each for each in limiters if each.declaration.settle is True]
         by_response = [each for each in limiters if each not in by_function]
         if by_function and not bill.open_charges:
             bill.at_end.append(lambda: self._settle_now(None, bill, record, _settling_in(bill)))
