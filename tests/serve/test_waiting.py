@@ -9,7 +9,7 @@ import pytest
 from flask import Flask
 
 from flask_multilimit import ConfigurationWarning, LimitType, MultiLimit, Rule, current_decision, rate_limiter
-from flask_multilimit.engine import Limiter, hits_for
+from flask_multilimit.engine import Limiter, MemoryStorage, hits_for
 from flask_multilimit.serve.gate import gate_of
 from support.asking import ask, statuses, view
 from support.clock import Clock
@@ -163,5 +163,8 @@ class TestAcquire:
         assert (decision.allowed, sleeper.slept) == (False, [])
 
     def test_acquire_really_sleeps_by_default(self) -> None:
-        limiter, hits = Limiter(), hits_for(Rule(0.01, 1), scope="script")
+        storage, hits = MemoryStorage(), hits_for(Rule(0.01, 1), scope="script")
+        storage.check = check = Mock(wraps=storage.check)  # type: ignore[method-assign]
+        limiter = Limiter(storage)
         assert all(limiter.acquire(hits, timeout=1).allowed for _ in range(3))
+        assert check.call_count <= 10, "it asks again only after each pause"
