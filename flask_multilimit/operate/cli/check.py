@@ -172,15 +172,17 @@ def _why_lines(found: Standing) -> list[str]:
         lines += ["", f"{plural(found.untouched, 'other endpoint')}: nothing is used."]
     if found.problem:
         lines += ["", *console.paragraph(found.problem)]
-    # What is shown by escapes would be another name to a shell, except surrogates, which nobody can type.
-    lift = [each for each in map(encodable, found.lift) if visible(each) == each]
-    if lift:
-        lines += ["", "To let it pass:", *(f"  {each}" for each in lift)]
-    if len(lift) < len(found.lift):
-        hidden = (
-            "No command is shown that names it: a shell would not read its characters as they are shown. See --json."
-        )
-        lines += ["", *console.paragraph(hidden)]
+    return [*lines, *_lift_lines(found.lift)]
+
+
+def _lift_lines(commands: Sequence[str]) -> list[str]:
+    """The commands that let it pass, without those that a screen shows by escapes: to a shell, that would be another
+    name. Lone surrogates may be escaped, because nobody can type them."""
+    shown = [each for each in map(encodable, commands) if visible(each) == each]
+    lines = ["", "To let it pass:", *(f"  {each}" for each in shown)] if shown else []
+    if len(shown) < len(commands):
+        hidden = "No command is shown that names it: a shell would not read its characters as they are shown."
+        lines += ["", *console.paragraph(f"{hidden} See --json.")]
     return lines
 
 
