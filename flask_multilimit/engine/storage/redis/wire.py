@@ -232,6 +232,9 @@ class Wire:
         sleep(_WAIT_SECONDS)
 
     def _drop(self, line: _Line) -> None:
+        # The system forgets what it has sent, so that no lost packet comes after the repetition of its question.
+        with contextlib.suppress(AttributeError, OSError):
+            line.connection._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         _disconnect(self._pool, line)
         _give_back(self._pool, self._idle)
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +26,7 @@ from support.bench import bare
 from support.doubles import raising
 from support.forks import forked
 from support.liar import Liar
+from support.proxy import COMMAND
 from support.servers import Server
 from support.waiting import until
 
@@ -78,6 +80,28 @@ def test_a_reply_that_comes_after_a_time_out_is_never_read(server: Server) -> No
 
     assert ask(wire, b"ECHO", b"mine") == b"mine"
     wire.close()
+
+
+def test_a_question_without_an_answer_is_not_sent_again_by_the_system() -> None:
+    """If it was lost on the way, the server might execute it after its repetition."""
+
+    def serve(listener: socket.socket) -> socket.socket:
+        served, _ = listener.accept()
+        while b"PING" not in (data := served.recv(65_536)):
+            served.sendall(b"+OK\r\n" * len(COMMAND.findall(data)))
+        return served
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor() as pool:
+        serving = pool.submit(serve, listener)
+        url = f"redis://127.0.0.1:{listener.getsockname()[1]}"
+        client = redis.Redis.from_url(url, protocol=2, retry=Retry(NoBackoff(), 0), socket_timeout=0.5)
+        wire = wire_of(client, Deadline(None))
+        assert wire is not None
+        with pytest.raises(redis.TimeoutError):
+            ask(wire, b"PING")
+
+        with serving.result() as served, pytest.raises(ConnectionError):  # it was reset: the system sends nothing more
+            served.sendall(b"+PONG\r\n")
 
 
 def test_client_without_a_timeout_waits_for_a_reply(server: Server) -> None:
