@@ -209,7 +209,7 @@ def _end() -> None:
     with ExitStack() as tasks:  # runs all of them, even if one raises; those added last first
         for one in listed(_ending):
             tasks.callback(one._at_end)
-        for beat in listed(_with_last) * 2:  # twice, because the last task of one may leave another work
+        for beat in listed(_with_last) * 3:  # a settlement may leave an outage work, and its end what counts events
             tasks.callback(_finish, beat)
 
 

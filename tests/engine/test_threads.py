@@ -373,9 +373,10 @@ from flask_multilimit.engine.threads import Beat
 beats = []
 for _ in range(20):
     idle = Beat(lambda: 60, name="multilimit-test", last=lambda: print("last"))
-    running = Beat(lambda: 60, name="multilimit-test", last=idle.wake)
+    between = Beat(lambda: 60, name="multilimit-test", last=idle.wake)
+    running = Beat(lambda: 60, name="multilimit-test", last=between.wake)
     running.wake()
-    beats += [idle, running]
+    beats += [idle, between, running]
 """
 
 
