@@ -32,7 +32,7 @@ class Admitted:
     sent: bool = False
     """Whether it is being sent to the storage, or was charged there before the outage."""
     charged: bool = False
-    """Whether the storage is charged for it, even if it failed to take others."""
+    """Whether the storage was charged for it, even if it failed to take others. Its slots may expire there again."""
     may_be_charged: bool = False
     """Whether the storage failed when it was asked: it may have charged the check, or may do so when it continues."""
     slots_from_before: bool = False
@@ -52,7 +52,9 @@ class Admitted:
         """The hits whose charge still counts."""
         keys = {charge.hit.key for charge in self.on_shares.charges if charge.until > now}
         keys.update(key for key, until in self.excess if until > now)
-        return tuple(hit for hit in self.hits if hit.key in keys and not self.charged)
+        if self.charged and not any(hit.rule.holds_slots for hit in self.hits):
+            return ()
+        return tuple(hit for hit in self.hits if hit.key in keys)
 
 
 class PendingCharges:
@@ -150,9 +152,8 @@ class PendingCharges:
         except StorageError as error:
             failure, decisions = error, {each.check_id: each for each in error.decisions.values()}
         for check_id, decision in decisions.items():
-            admitted = kept[check_id]
-            admitted.charged = not any(hit.rule.holds_slots for hit in admitted.hits)  # slots may expire again
-            self.charged += 1
+            self.charged += not kept[check_id].charged
+            kept[check_id].charged = True
             self._remember(decision)
         self._fill_up(decisions, kept)  # only now, because the storage may fail again
         if failure is None:

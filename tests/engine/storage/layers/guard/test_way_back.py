@@ -268,7 +268,9 @@ def test_charges_of_a_batch_are_not_made_again_if_the_storage_fails_after_it_too
     assert storage.peek(plans[1]).remaining == 3
 
 
-def test_slot_that_expires_after_the_storage_took_it_and_failed_again_is_taken_again(workers: Workers) -> None:
+def test_slot_that_expires_after_the_storage_took_it_and_failed_again_is_taken_again_and_logged_once(
+    workers: Workers, caplog: pytest.LogCaptureFixture
+) -> None:
     begin_outage(workers)
     work, storage = Work(workers, 1), workers.storage
     charge = storage.check_many
@@ -284,6 +286,7 @@ def test_slot_that_expires_after_the_storage_took_it_and_failed_again_is_taken_a
     workers.mend()
 
     assert work.in_use() == 1
+    assert "Checks admitted meanwhile: 2 charged to it, 0 not." in caplog.text
 
 
 def test_each_check_that_threads_get_admitted_around_an_outage_is_charged_once(workers: Workers) -> None:
