@@ -350,7 +350,7 @@ class Subjects:
     @property
     def knows_users(self) -> bool:
         """Whether the app can tell who the user is."""
-        return self._find_user_loader() is not None or hasattr(self._app, "login_manager")
+        return self._find_user_loader() is not None or "login_manager" in vars(self._app)  # an app of Eve has any
 
     def require_users(self, place: str) -> None:
         """Raise :class:`ConfigurationError` unless the app can tell who the user is."""

@@ -266,6 +266,20 @@ class TestAtTheFirstRequest:
             with pytest.raises(ConfigurationError, match=r"LimitType\.USER.*user_loader= to MultiLimit.*flask-login"):
                 ask(app, path)
 
+    def test_limit_by_user_is_an_error_in_an_app_that_makes_any_attribute(self, storage: RecordingStorage) -> None:
+        class Eventful(Flask):
+            """As Eve: a name that nobody has set is an event."""
+
+            def __getattr__(self, name: str) -> list[str]:
+                return [name]
+
+        app = Eventful(__name__)
+        multilimit = MultiLimit(app, storage=storage, default_limits=rate_limiter(type=LimitType.USER))
+        app.add_url_rule("/", "view", view())
+
+        with pytest.raises(ConfigurationError, match=r"LimitType\.USER.*flask-login"):
+            multilimit.validate(app)
+
 
 class TestExempt:
     @pytest.mark.parametrize("level", ["defaults", "", None])
