@@ -790,7 +790,7 @@ def shared(request: pytest.FixtureRequest) -> str:
 
 @pytest.mark.parametrize("traffic", [True, False], ids=["by traffic", "by keys"])
 def test_every_ban_in_force_is_listed_with_client_and_origin(shared: str, traffic: bool) -> None:
-    app = app_on(shared, traffic=traffic)
+    begin, app = time.time(), app_on(shared, traffic=traffic)
     statuses(app, *["/login"] * 5, environ_base=CLIENT)
     counted(app, *["/nowhere"] * 5, environ_base={"REMOTE_ADDR": "2001:db8::7"})
     until(lambda: len(bans(gate_of(app))) == 2)
@@ -804,7 +804,7 @@ def test_every_ban_in_force_is_listed_with_client_and_origin(shared: str, traffi
         ("203.0.113.7", "ip-ban", "login"),
         ("api_key:eve", "bob", "*"),
     ]
-    assert all(0 <= time.time() - each.since < 60 for each in found)
+    assert all(begin - 1 < each.since < time.time() + 1 for each in found)
     assert len(bans(gate_of(app))) == 3, "a client that was never refused has no ban"
     gate_of(app).limiter.close()
 
