@@ -209,6 +209,8 @@ class Control:
         parse_json(text)  # stricter than document_from(), which also reads documents that are in force already
         imported.check_unique()
         new = imported.at(self._store.read("").now)
+        if not new.entries:
+            return ()
 
         def both(document: Document) -> Document:
             nonlocal new

@@ -384,13 +384,14 @@ class TestExportAndImport:
         assert (run.code, run.err_on_one_line.startswith(f"Error: {file}: ")) == (1, True), run.err
         assert on_server("entries", "--json").json["entries"] == []
 
-    def test_import_of_entries_that_have_ended_says_that_nothing_is_in_force(
+    def test_import_of_entries_that_have_ended_says_that_nothing_is_in_force_and_adds_nothing_to_the_history(
         self, on_server: Command, file: Path
     ) -> None:
         ended = {"kind": "ban", "who": "203.0.113.7", "id": "00000001", "since": 1.0, "until": 2.0}
         file.write_text(json.dumps({"format": 1, "entries": [ended]}))
         run = on_server("entries", "--import", str(file))
         assert (run.code, run.err) == (0, f"Nothing to import: {file} has no entries, or all have ended.\n")
+        assert on_server("history", "--json").json["changes"] == []
 
 
 class TestUnset:
