@@ -117,7 +117,7 @@ def _by_limiters(gate: AppGate) -> list[BanInForce]:
             hits.append(BanHit(key, rule, cost=0, name="declared"))
     held = {
         parts: (status, began(status, decision.at / 1_000_000))
-        for decision in peek_many(gate, hits)
+        for decision in peek_many(gate, hits, readable=True)
         for status in decision.bans
         if status.holds and (parts := parts_of_key(status.hit.key)) is not None
     }

@@ -809,6 +809,27 @@ def test_every_ban_in_force_is_listed_with_client_and_origin(shared: str, traffi
     gate_of(app).limiter.close()
 
 
+@pytest.mark.parametrize("traffic", [True, False], ids=["by traffic", "by keys"])
+def test_ban_whose_key_cannot_be_read_hides_no_other(
+    server: Server, redis_client: redis.Redis, *, traffic: bool
+) -> None:
+    app, clients = app_on(server.url, traffic=traffic), ["203.0.113.7", "203.0.113.8", "203.0.113.9"]
+    for each in clients:
+        counted(app, *["/login"] * 5, environ_base={"REMOTE_ADDR": each})
+    until(lambda: len(bans(gate_of(app))) == 3)
+    spoilt = redis_client.keys("*203.0.113.[89]:ban:*")
+    redis_client.delete(*spoilt)
+    redis_client.lpush(spoilt[0], "not ours")
+    redis_client.set(spoilt[1], "not ours")
+
+    assert [each.who for each in bans(gate_of(app))] == ["203.0.113.7"]
+    assert {key["key"]: key["used"] for key in command(app, "keys", "--json")["keys"]}[spoilt[0].decode()] is None
+    redis_client.set(*redis_client.keys("*203.0.113.7:ban:*"), "not ours")
+    with pytest.raises(StorageError, match="refused a command"):  # none can be read
+        bans(gate_of(app))
+    gate_of(app).limiter.close()
+
+
 def test_ban_began_when_the_clock_of_the_server_says_also_without_control(any_storage: Any, clock: Clock) -> None:
     app = Flask("shop")
     app.config.update(MULTILIMIT_CONTROL=False, MULTILIMIT_TRAFFIC=False)
