@@ -221,20 +221,20 @@ class Who(NamedTuple):
 
     @classmethod
     def parse(cls, text: object) -> Who:
-        """From ``"203.0.113.0/24"``, ``"2001:db8::7"``, ``"user:42"`` or ``"api_key:abc"``. Text that can be read as a
-        network is one. A :class:`Who` is returned as it is. Raises :class:`ConfigurationError`."""
+        """From ``"203.0.113.0/24"``, ``"2001:db8::7"``, ``"203.0.113.7:80"`` (without the port), ``"user:42"``. Text that
+        can be read as a network is one. A :class:`Who` is returned as it is. Raises :class:`ConfigurationError`."""
         if isinstance(text, cls):
             return text
         if not isinstance(text, str):
             raise mistaken_client(text, _REMEDY)
         if len(text) > LONGEST_SUBJECT:
             raise mistaken_client(text, Phrase("give at most {n} characters", n=LONGEST_SUBJECT))
-        if (network := usual_network(text)) is not None:
+        if (network := usual_network(without_port(text))) is not None:
             return cls(network)
         type_name, colon, value = text.partition(":")
         if not colon or type_name == "ip":
             try:
-                return cls(network_from(value if colon else text))
+                return cls(network_from(without_port(value) if colon else text))
             except ConfigurationError:
                 raise mistaken_client(text, _REMEDY) from None
         if is_misspelled(type_name) or not TYPE_PATTERN.fullmatch(type_name) or "+" in type_name:

@@ -120,17 +120,21 @@ def test_text_that_is_not_a_network_is_an_error(text: Any) -> None:
     [
         ("203.0.113.0/24", "203.0.113.0/24"),
         ("ip:203.0.113.7", "203.0.113.7"),
+        *((each, "203.0.113.7") for each in ("203.0.113.7:80", "ip:203.0.113.7:80", "[::ffff:203.0.113.7]:80")),
+        *((each, "2001:db8::1") for each in ("[2001:db8::1]:443", "ip:[2001:db8::1]:443")),
         ("user:42", "user:42"),
         ("user:a:b", "user:a:b"),
         ("api_key:2001:db8::1", "api_key:2001:db8::1"),
+        ("api_key:203.0.113.7:80", "api_key:203.0.113.7:80"),
     ],
 )
-def test_entry_names_a_network_or_a_subject(text: str, shown: str) -> None:
+def test_entry_names_a_network_or_a_subject_and_the_port_of_an_address_is_left_out(text: str, shown: str) -> None:
     assert str(Who.parse(text)) == shown
 
 
 @pytest.mark.parametrize(
-    "text", ["", "everyone", "default:", "User:42", "IP:192.0.2.1", "ip:nowhere", "user+ip:42", "a b:c", 42]
+    "text",
+    ["", "everyone", "default:", "User:42", "IP:192.0.2.1", "ip:nowhere", "user+ip:42", "a b:c", "1.2.3.4:80/24", 42],
 )
 def test_entry_that_names_no_client_is_an_error_with_the_whole_entry(text: Any) -> None:
     with pytest.raises(ConfigurationError, match=rf"^{re.escape(repr(text))}: .*203\.0\.113"):
