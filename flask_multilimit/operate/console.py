@@ -12,6 +12,7 @@ import secrets
 import shutil
 import textwrap
 from collections.abc import Iterable, Sequence
+from itertools import compress
 from typing import Any
 
 import click
@@ -77,9 +78,11 @@ def width() -> int:
 def columns(
     rows: Sequence[Sequence[str | int]], *, indent: int = 0, headings: Sequence[str] = (), whole: bool = False
 ) -> list[str]:
-    """Aligned lines; numbers are written as ``1,234``. If the screen is too narrow, the widest cells are wrapped,
-    unless they must stay ``whole``."""
-    cells = [[f"{cell:,}" if isinstance(cell, int) else visible(cell) for cell in row] for row in rows]
+    """Aligned lines; numbers are written as ``1,234``. Empty columns are left out. If the screen is too narrow, the
+    widest cells are wrapped, unless they must stay ``whole``."""
+    used = [any(cell != "" for cell in column) for column in zip(*rows, strict=True)]
+    cells = [[f"{cell:,}" if isinstance(cell, int) else visible(cell) for cell in compress(row, used)] for row in rows]
+    headings = [*compress(headings, used)]
     sizes = sizes_of([headings, *cells] if headings else cells, indent, whole=whole)
     lines = [style(line, dim=True) for line in aligned(headings, sizes, indent)] if headings else []
     return lines + [line for row in cells for line in aligned(row, sizes, indent)]
@@ -106,10 +109,11 @@ def sizes_of(rows: Sequence[Sequence[str]], indent: int = 0, *, whole: bool = Fa
 
 
 def aligned(row: Sequence[str], sizes: Sequence[int], indent: int) -> list[str]:
-    """The lines of one row."""
+    """The lines of one row. Only its first line begins with text, which may be that of a client."""
     cells = [
-        textwrap.wrap(visible(cell), max(size, 1), break_on_hyphens=False) or [""]
-        for cell, size in zip(row, sizes, strict=True)
+        textwrap.wrap(visible(cell), max(size, 2), break_on_hyphens=False, subsequent_indent="" if place else " ")
+        or [""]
+        for place, (cell, size) in enumerate(zip(row, sizes, strict=True))
     ]
     height = max((len(cell) for cell in cells), default=0)
     padded = [

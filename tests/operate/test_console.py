@@ -23,6 +23,17 @@ def test_widest_cells_are_wrapped_between_words_and_not_at_hyphens() -> None:
     ]
 
 
+def test_columns_without_text_are_left_out() -> None:
+    rows = [("ann", "", 0, ""), ("bob", "", 2, "x")]
+    assert console.columns(rows, headings=("WHO", "WHERE", "N", "WHY"))[1:] == ["ann  0", "bob  2  x"]
+
+
+@pytest.mark.usefixtures("_narrow")
+def test_only_the_first_line_of_a_row_begins_with_the_text_of_a_client() -> None:
+    first, *others = console.columns([("one two three four five", "six seven eight nine ten")], headings=())
+    assert (first[:3], len(others) > 0, {each[0] for each in others}) == ("one", True, {" "})
+
+
 @pytest.mark.usefixtures("_narrow")
 def test_column_is_not_narrower_than_twelve_on_any_screen() -> None:
     rows = [("x" * 20, "y" * 20, "z" * 20)]
