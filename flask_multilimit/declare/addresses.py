@@ -12,7 +12,7 @@ from typing import Generic, NamedTuple, TypeVar
 from ..engine import ConfigurationError
 from ..engine.errors import brief
 from ..engine.keys import TYPE_PATTERN, is_misspelled
-from ..engine.text import LONGEST_ADDRESS, LONGEST_SUBJECT, Phrase
+from ..engine.text import LONGEST_ADDRESS, LONGEST_SUBJECT, Phrase, unquoted
 
 
 def without_port(address: str) -> str:
@@ -221,14 +221,16 @@ class Who(NamedTuple):
 
     @classmethod
     def parse(cls, text: object) -> Who:
-        """From ``"203.0.113.0/24"``, ``"2001:db8::7"``, ``"203.0.113.7:80"`` (without the port), ``"user:42"``. Text that
-        can be read as a network is one. A :class:`Who` is returned as it is. Raises :class:`ConfigurationError`."""
+        """From ``"203.0.113.0/24"``, ``"2001:db8::7"``, ``"203.0.113.7:80"`` (without the port), ``"user:42"``, also as
+        :func:`.quoted` writes it. Text that can be read as a network is one. A :class:`Who` is returned as it is.
+        Raises :class:`ConfigurationError`."""
         if isinstance(text, cls):
             return text
         if not isinstance(text, str):
             raise mistaken_client(text, _REMEDY)
         if len(text) > LONGEST_SUBJECT:
             raise mistaken_client(text, Phrase("give at most {n} characters", n=LONGEST_SUBJECT))
+        text = unquoted(text)
         if (network := usual_network(without_port(text))) is not None:
             return cls(network)
         type_name, colon, value = text.partition(":")

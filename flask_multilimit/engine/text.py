@@ -17,11 +17,12 @@ import re
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partialmethod
 from typing import Any
 from unicodedata import category
 
-__all__ = ["Phrase", "SafeLogger", "visible", "visible_json", "visible_page"]
+__all__ = ["Phrase", "SafeLogger", "quoted", "unquoted", "visible", "visible_json", "visible_page"]
 
 LOGGER = "flask_multilimit"
 """The logger of whatever has no app."""
@@ -50,6 +51,20 @@ def visible_json(value: Any, **options: Any) -> str:
     if text.replace("\n", "").isprintable():
         return text
     return "".join([each if each == "\n" or _is_visible(each) else json.dumps(each)[1:-1] for each in text])
+
+
+def quoted(text: str) -> str:
+    """``text`` as it is shown where people copy it; as JSON if they would see, or type, another one."""
+    return text if text == visible(text) and text == text.strip() and text[:1] != '"' else visible_json(text)
+
+
+def unquoted(text: str) -> str:
+    """The text that is shown as ``text`` by :func:`quoted`; otherwise ``text`` itself."""
+    if text.startswith('"'):
+        with suppress(ValueError):
+            found: str = json.loads(text)
+            return found if quoted(found) == text else text
+    return text
 
 
 class Phrase(str):

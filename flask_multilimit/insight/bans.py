@@ -17,7 +17,7 @@ from ..engine.hits import BanHit, Hit
 from ..engine.keys import KeyParts, escape_subject, is_digest, parts_of_key
 from ..engine.rules import LONGEST
 from ..engine.storage import Inspectable
-from ..engine.text import Phrase
+from ..engine.text import Phrase, quoted
 from ..observe.traffic import BansBegun, reader_of
 from ..observe.traffic.counts import BanBegun, encodable
 from ..plan.sources import scopes_of_endpoints
@@ -207,7 +207,7 @@ def _ban_in_force(
 ) -> BanInForce:
     is_address = subject.type == LimitType.IP.value and usual_network(subject.value)
     who = subject.value if is_address else ":".join(subject)
-    shown = shown_subject(gate.plans, *subject) if gate.plans.parts_of(subject) else who
+    shown = shown_subject(gate.plans, *subject) if gate.plans.parts_of(subject) else quoted(who)
     return BanInForce(who=who, shown=shown, by=name, endpoint=endpoint, since=since, ends_in=ends_in, level=level)
 
 

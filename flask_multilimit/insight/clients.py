@@ -26,7 +26,7 @@ from ..declare.subjects import (
 from ..engine import ConfigurationError, Hit
 from ..engine.errors import brief
 from ..engine.keys import is_digest
-from ..engine.text import LONGEST_SUBJECT, Phrase
+from ..engine.text import LONGEST_SUBJECT, Phrase, unquoted
 from ..observe.traffic.counts import encodable, short
 from ..plan.hits import hits_of
 from ..plan.standings import AppliedAt, about_given, require_types, standings_at, standings_given
@@ -98,6 +98,7 @@ def client_from(gate: AppGate, text: str) -> Client:
     where it can be of one type only; a subject of several types, or the digest of a long one, as `bans` lists it:
     ``user+ip:[["user", "ada"], ["ip", "203.0.113.7"]]``. Raises :class:`ConfigurationError`, which names the
     choices."""
+    text = unquoted(text)
     type_name, _, value = text.partition(":")
     gate.plans.ensure()
     if gate.plans.parts_of(Subject(type_name, value)) or is_digest(value):

@@ -13,7 +13,7 @@ from ..engine import Ban, Calendar, Rule
 from ..engine.bans import BanRule
 from ..engine.periods import LATEST_DATE, nearest_date
 from ..engine.rules import UNITS
-from ..engine.text import Phrase, joined, visible
+from ..engine.text import Phrase, joined, quoted
 from ..plan.plans import Plans
 
 _UNITS: dict[float, str] = {seconds: unit for unit, seconds in UNITS.items()}
@@ -74,7 +74,7 @@ def subject_text(type_name: str, value: str, parts: Sequence[Subject] = ()) -> s
         return " + ".join(part.value or "everyone" for part in parts)
     if type_name == EVERYONE.type:
         return "everyone"
-    text = (visible(value) or "(empty)") if value == value.strip() else f'"{visible(value)}"'
+    text = quoted(value) or "(empty)"
     looks_typed = type_name == LimitType.IP.value and ":" in value and not usual_network(value)
     return f"{type_name}:{text}" if looks_typed else text
 

@@ -20,6 +20,7 @@ from ...declare.subjects import EVERYONE, subjects_from
 from ...engine import ConfigurationError, MultiLimitError
 from ...engine.errors import brief, message_of, with_remedy
 from ...engine.storage.addresses import redacted
+from ...engine.text import unquoted
 from ...insight.values import as_json
 from ...serve.gate import AppGate, gate_of
 from .. import console
@@ -181,7 +182,7 @@ def client_options(command: C) -> C:
             metavar="ADDRESS",
             help="A client address, or an IPv6 network that counts as one.",
         ),
-        click.option("--user", metavar="ID", help="A user, by the id that the user_loader returns."),
+        click.option("--user", metavar="ID", type=unquoted, help="A user, by the id that the user_loader returns."),
         click.option(
             "--subject",
             "subjects",
@@ -201,7 +202,7 @@ def options_for(parts: Sequence[str]) -> str:
 
 def _subjects(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:
     try:
-        return subjects_from(value) if value else {}
+        return subjects_from([*map(unquoted, value)]) if value else {}
     except ConfigurationError as error:
         raise click.BadParameter(message_of(error), context, parameter) from None
 

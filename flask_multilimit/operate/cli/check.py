@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 
 import click
 
 from ...declare.subjects import subjects_given
-from ...engine.text import visible
+from ...engine.text import quoted
 from ...insight.bans import BegunBan
 from ...insight.clients import client_from, client_with
 from ...insight.past import Past, instant_of, standing_at
 from ...insight.standing import OF_OTHERS, BanStanding, ListStanding, RequestStanding, RuleStanding, Standing, standing
 from ...insight.text import duration, local_time, plural
 from ...insight.traffic import looking
-from ...observe.traffic.counts import encodable
 from .. import console
 from . import client_options, command, current_gate, options_for, require_shared_storage, shared_gate, show
 
@@ -176,14 +176,9 @@ def _why_lines(found: Standing) -> list[str]:
 
 
 def _lift_lines(commands: Sequence[str]) -> list[str]:
-    """The commands that let it pass, without those that a screen shows by escapes: to a shell, that would be another
-    name. Lone surrogates may be escaped, because nobody can type them."""
-    shown = [each for each in map(encodable, commands) if visible(each) == each]
-    lines = ["", "To let it pass:", *(f"  {each}" for each in shown)] if shown else []
-    if len(shown) < len(commands):
-        hidden = "No command is shown that names it: a shell would not read its characters as they are shown."
-        lines += ["", *console.paragraph(f"{hidden} See --json.")]
-    return lines
+    """The commands that let it pass, as a shell reads them, which knows none of the escapes that a screen shows."""
+    shown = [shlex.join(map(quoted, shlex.split(each))) for each in commands]
+    return ["", "To let it pass:", *(f"  {each}" for each in shown)] if shown else []
 
 
 def _past_lines(found: Past) -> list[str]:

@@ -19,6 +19,7 @@ from ...control.store import MOST_ENTRIES
 from ...control.watch import LONGEST_COPY
 from ...engine import ConfigurationError
 from ...engine.rules import rules_in
+from ...engine.text import quoted
 from ...insight.bans import BanInForce, Lifted, add_to_history, bans, unban
 from ...insight.changes import Entry, PastChange, entries, history
 from ...insight.clients import client_from
@@ -288,7 +289,7 @@ def _ban_lines(found: Sequence[BanInForce]) -> list[str]:
         return ["Nobody is banned."]
     rows = [
         (
-            each.who,
+            quoted(each.who),
             each.by,
             each.endpoint,
             local_time(each.since),

@@ -17,14 +17,13 @@ from ...declare.subjects import LimitType
 from ...declare.written import InvalidData, Mistake
 from ...engine import ConfigurationError, StorageError
 from ...engine.errors import message_of, with_remedy
-from ...engine.text import Phrase, joined
+from ...engine.text import Phrase, joined, unquoted
 from ...insight.impact import Impact, impact
 from ...insight.limits import places_of
 from ...insight.values import Described
 from ...plan.endpoint import PlannedLimiter
 from ...plan.plans import Plans
 from ...serve.gate import AppGate
-from .forms import decode_field
 from .visit import visit
 
 WHAT = ("rules", "times", "shadow", "unshadow", "off")
@@ -71,7 +70,7 @@ class Proposal:
 
 def read(arguments: MultiDict[str, str]) -> dict[str, str]:
     """The fields of a form that are filled in."""
-    given = {name: decode_field(arguments.get(name, "").strip()) for name in FIELDS}
+    given = {name: unquoted(arguments.get(name, "").strip()) for name in FIELDS}
     return {"kind": KINDS[0]} | {name: value for name, value in given.items() if value}
 
 

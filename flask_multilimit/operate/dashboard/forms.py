@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
 import secrets
-from contextlib import suppress
 
 from flask import Response, current_app, g, request
 from itsdangerous import BadData, SignatureExpired
 from werkzeug.exceptions import Forbidden, LengthRequired, RequestEntityTooLarge
 from werkzeug.wsgi import get_input_stream
 
-from ...engine.text import LONGEST_COOKIE, LONGEST_QUERY
+from ...engine.text import LONGEST_COOKIE, LONGEST_QUERY, quoted
 from .visit import FORM, keep_cookie, serializer, visit
 
 FIELD = "token"
@@ -35,16 +33,7 @@ _CHANGED = re.compile('^["\\s]|[\\0\\r\\n]|\\s$')
 def encode_field(text: str) -> str:
     """``text`` for a field of a form, so that it comes back unchanged. Browsers replace NULs and new lines, and we
     strip spaces from what people type, so text with these becomes JSON: clients choose their names."""
-    return json.dumps(text) if _CHANGED.search(text) else text
-
-
-def decode_field(text: str) -> str:
-    """The text of a field that :func:`encode_field` or a person has filled in."""
-    if text.startswith('"'):
-        with suppress(ValueError):
-            found: str = json.loads(text)
-            return found if encode_field(found) == text else text
-    return text
+    return quoted(text) if _CHANGED.search(text) else text
 
 
 def can_sign() -> bool:

@@ -13,7 +13,7 @@ from ...control.store import KINDS
 from ...engine import ConfigurationError, StorageError
 from ...engine.errors import message_of, with_remedy
 from ...engine.keys import is_digest
-from ...engine.text import SafeLogger
+from ...engine.text import SafeLogger, unquoted
 from ...insight import bans, clients
 from ...insight.changes import Entries, History, document_in_force, entries, history
 from ...insight.keys import slots_now
@@ -25,7 +25,7 @@ from ...insight.values import ROWS, Described, paged
 from ...serve.gate import gate_in_force
 from . import changes
 from .drawing import PLANE, SPARK, Drawing, draw, group_rates, share
-from .forms import decode_field, encode_field, read_notice, require_own_form, sign_notice
+from .forms import encode_field, read_notice, require_own_form, sign_notice
 from .shell import render, url
 from .visit import require_few_changes, visit
 
@@ -230,7 +230,7 @@ def _client_in(given: Mapping[str, str], value: str) -> clients.Client | None:
 
 
 def _who_in(given: Mapping[str, str]) -> str:
-    return decode_field(given.get("who", "").strip())
+    return unquoted(given.get("who", "").strip())
 
 
 def subject_page() -> Response:
@@ -289,7 +289,7 @@ def _client_of_form() -> clients.Client:
 
 
 def _value_of_form() -> str:
-    return decode_field(request.form.get("value", ""))
+    return unquoted(request.form.get("value", ""))
 
 
 def _subject_url(**notices: str) -> str:

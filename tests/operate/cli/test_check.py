@@ -12,6 +12,7 @@ from flask.testing import FlaskClient
 
 from flask_multilimit import DEFAULT, IP, USER, LimitType, MultiLimit, rate_limiter
 from flask_multilimit.engine import Limiter, hits_for, storage_from_uri
+from flask_multilimit.engine.text import quoted, visible
 from operate.cli.conftest import ADDRESS, Command, call
 from support.asking import view
 
@@ -128,17 +129,28 @@ def test_why_lists_the_changes_that_concern_a_client(on_server: Command) -> None
     )
 
 
-@pytest.mark.parametrize(
-    ("who", "is_shown"), [("user:bob\\nx", True), ("user:bob\nx", False), ("user:a\u202eb", False)]
-)
-def test_why_shows_no_command_that_would_name_another_client(on_server: Command, who: str, is_shown: bool) -> None:
-    on_server("ban", who, "--for", "2h", "--yes")
+SEEN_ALIKE = ["user:bob\\nx", "user:bob\nx", "user:a\u202eb", "user:a\\u202eb", "user:bob ", 'user:"bob"']
 
-    told, lift = on_server("why", who, columns=120).out, f"flask multilimit unban {shlex.quote(who)}"
 
-    assert on_server("why", who, "--json").json["lift"][0] == lift
-    assert ("flask multilimit unban" in told, lift in told) == (is_shown, is_shown)
-    assert ("No command is shown that names it" in told) is not is_shown
+@pytest.mark.parametrize("who", SEEN_ALIKE)
+def test_names_and_commands_that_bans_and_why_show_are_those_of_this_client_when_they_are_copied(
+    on_server: Command, who: str
+) -> None:
+    for each in SEEN_ALIKE:
+        on_server("ban", each, "--for", "2h", "--yes")
+
+    told = on_server("why", who, columns=120).out
+    (lift,) = re.findall("  flask multilimit (unban .*)", told)
+    rows = on_server("bans", columns=120).out.splitlines()[1:]
+    shown = {re.split("  +", row)[0] for row in rows}
+
+    assert len(shown) == len(SEEN_ALIKE)
+    assert shlex.split(lift)[1] in shown
+    assert on_server("why", who, "--json").json["lift"] == [f"flask multilimit unban {shlex.quote(who)}"]
+    assert on_server(*shlex.split(lift), "--yes").out == f"Lifted: ban {visible(who)}.\n"
+    assert [each["who"] for each in on_server("bans", "--json").json["bans"]] == [
+        each for each in SEEN_ALIKE if each != who
+    ]
 
 
 def test_check_looks_up_each_given_subject_in_lists(on_server: Command) -> None:
@@ -151,6 +163,16 @@ def test_check_looks_up_each_given_subject_in_lists(on_server: Command) -> None:
 
     assert told["42"]["action"] == "ban"
     assert told["43"] is None
+
+
+@pytest.mark.parametrize("who", SEEN_ALIKE)
+def test_check_understands_names_as_why_writes_them(on_server: Command, who: str) -> None:
+    on_server("ban", who, "--for", "2h", "--yes")
+
+    given = [("--subject", quoted(who)), ("--user", quoted(who.removeprefix("user:")))]
+    told = [on_server("check", "update", "--ip", "203.0.113.7", *each, "--json").json["listed"] for each in given]
+
+    assert [each["who"] for each in told] == [who, who]
 
 
 def test_check_shows_strikes_left_before_a_ban(on_server: Command, shop: FlaskClient) -> None:

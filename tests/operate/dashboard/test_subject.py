@@ -188,7 +188,9 @@ def _link(page: str, text: str) -> str:
     return unescape(address)
 
 
-@pytest.mark.parametrize(("user", "shown"), [("  ", '"  "'), ("a\n", '"a\\n"'), ("a\nb", r"a\nb")])
+@pytest.mark.parametrize(
+    ("user", "shown"), [("  ", '"  "'), ("a\n", '"a\\n"'), ("a\nb", r'"a\nb"'), (r"a\nb", r"a\nb")]
+)
 def test_spaces_and_new_lines_in_a_name_are_visible(ada: FlaskClient, user: str, shown: str) -> None:
     assert found(ada, type="user", value=user)["shown"] == shown
 
