@@ -393,8 +393,11 @@ class MultiLimit:
 
     @property
     def control(self) -> changes.Control:
-        """Changes limits and lists of the current app while it runs."""
-        return gate_in_force().applier.control
+        """Changes limits and lists of the current app while it runs, unless ``MULTILIMIT_CONTROL`` is false."""
+        gate = gate_in_force()
+        if not gate.settings.control:
+            raise ConfigurationError(f"{SETTING_PREFIX}CONTROL is False, so workers do not follow changes")
+        return gate.applier.control
 
     @property
     def limiter(self) -> Limiter:

@@ -54,6 +54,13 @@ def test_app_follows_changes_unless_control_or_limits_are_disabled(
     assert bool(asked) is enabled
 
 
+def test_no_change_can_be_made_when_control_is_switched_off(app: Flask) -> None:
+    app.config["MULTILIMIT_CONTROL"] = False
+    multilimit = MultiLimit(app)
+    with app.app_context(), pytest.raises(ConfigurationError, match="MULTILIMIT_CONTROL is False"):
+        multilimit.control.deny("203.0.113.7", for_="1h")
+
+
 def test_changes_are_signalled_and_logged(app: Flask, multilimit: MultiLimit, caplog: pytest.LogCaptureFixture) -> None:
     ask(app)
     numbers: list[int] = []
