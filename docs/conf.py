@@ -61,8 +61,16 @@ def find_in_all_modules(app: Any, env: Any, node: Any, shown: Any) -> Any:
     return env.domains["py"].resolve_xref(env, node["refdoc"], builder, kind, name, node, shown)
 
 
+def drop_aliases(*arguments: Any) -> None:
+    """Leave out what Python says of a field of a ``NamedTuple`` that has no text."""
+    lines = arguments[-1]
+    if lines and lines[0].startswith("Alias for field number"):
+        lines.clear()
+
+
 def setup(app: Any) -> None:
     app.connect("missing-reference", find_in_all_modules)
+    app.connect("autodoc-process-docstring", drop_aliases)
 
 
 html_theme = "furo"

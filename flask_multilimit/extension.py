@@ -318,7 +318,8 @@ class MultiLimit:
         method: str | None = None,
         reach: Reach = "endpoint",
     ) -> int:
-        """Reset the quotas of a subject, at once and for every process. Returns how many were reset.
+        """Reset the quotas of a subject, for every process: others may refuse it for ``MULTILIMIT_DENY_CACHE`` seconds
+        more. Returns how many were reset.
 
         :param endpoint: as for :meth:`peek`, as are ``subject`` and ``method``. Quotas that everyone shares are reset
             only for the subject ``"everyone"``.
@@ -381,8 +382,7 @@ class MultiLimit:
 
     def validate(self, app: Flask | None = None) -> None:
         """Raise :class:`ConfigurationError` for any mistake in the limits of ``app`` (default: the current app). This
-        does not ask the storage. Call it once all views and blueprints are registered: in a test, or before a server
-        starts its workers.
+        does not ask the storage. Call it once all views and blueprints are registered.
 
         Names that match no endpoint, and methods that no route takes, are errors, or warnings, as
         ``MULTILIMIT_UNKNOWN_NAMES`` says.

@@ -96,9 +96,8 @@ def rate_limiter(
     """Declare a limiter on a view, a method, any function, or a blueprint: ``@rate_limiter("5/minute", type="ip")``.
     Stack as many as you like: they are checked together, in one step.
 
-    Put it below ``@app.route``. A refused call raises :exc:`RateLimitExceeded`
-    (HTTP 429; 503 if only limits refuse that all clients share and that have a ``reserve``) and leaves every quota
-    as it was.
+    Put it below ``@app.route``. A refused call raises :exc:`RateLimitExceeded` (HTTP 429; 503 if only limits refuse
+    that all clients share and that have a ``reserve``) and leaves every quota as it was.
 
     :param first: the ``rules``, unless a callable returns them.
     :param type: who shares the quota: a :class:`LimitType`, or its name as text; a callable of your own (``name`` is
@@ -107,9 +106,8 @@ def rate_limiter(
     :param rules: a :class:`Rule`, text such as ``"100/minute; 10/second"``, or several of these; or a callable
         that returns them for the current request, or for the subject, if it takes one. It may return ``None``, ``""``
         or ``[]`` for no limit now, and 0 to let nothing pass. Default: one ``Rule()``, which is 100 in 60 seconds.
-    :param fallback: the rules of a subject if the callable raises or returns nonsense, and has never returned good
-        rules for that subject; otherwise, the last good ones apply. Without a fallback, such a request fails with that
-        error.
+    :param fallback: the rules if the callable raises or returns nonsense, and this process does not know the last good
+        ones of the subject, or several clients may be one (an address). Without either, the request fails.
     :param key: the prefix of its keys; default ``MULTILIMIT_KEY_PREFIX``, which is ``rate_limit:``.
     :param scope: a name for what is limited; limiters with the same scope share their quotas. Default: the
         endpoint, or outside of views the function's own name.
@@ -122,8 +120,7 @@ def rate_limiter(
     :param exempt_when: a callable; if it returns true, this limiter does not apply.
     :param charge_when: which responses count: statuses such as ``[401, 403]`` or ``"4xx"``, or a callable that is
         called with the response and returns true or false. Each request is charged before the view runs; if its
-        response does not count, it is refunded exactly. So at most ``count`` requests are in progress at any time. If
-        the callable fails, the charge stands.
+        response does not count, it is refunded. If the callable fails, the charge stands.
     :param settle: what the request really cost, which replaces the estimate, ``cost``: a callable of the response that
         returns units, or ``None`` if the estimate stands; ``"header:X-Tokens"`` for a field of the response; or
         ``True`` if the view says it with :func:`settle`. A stream is settled at its end.

@@ -287,8 +287,8 @@ class Limiter:
             KEEPER.release_unheld(self._storage, decision)
 
     def reset(self, hits: Iterable[Hit | str]) -> None:
-        """Reset the quotas of ``hits``, or of keys in the storage, at once and for everyone who shares them. While
-        overrides are in force, the quotas that count in place of ``hits`` are reset, too."""
+        """Reset the quotas of ``hits``, or of keys in the storage, for everyone who shares them; while overrides are in
+        force, also those that count in place of ``hits``. The deny caches of other processes do not notice."""
         check_iterable("hits", hits, "what hits_for(...) returns, a list of Hit, or keys")
         given = tuple(hits)
         own = self._with_overridden(tuple(each for each in given if isinstance(each, Hit)), hits)

@@ -41,7 +41,7 @@ class Health(NamedTuple):
     state: Literal["working", "failed"]
     """``failed`` until the storage is back and has been charged for what was admitted during the outage."""
     since: float
-    """POSIX time; for display only."""
+    """When the state began: POSIX time, for display only."""
     error: StorageError | None
     """The latest error; it stays when the storage works again."""
     breaker: Literal["closed", "open", "half-open"]
