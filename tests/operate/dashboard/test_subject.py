@@ -213,6 +213,27 @@ def test_page_shows_bans_and_overrides_by_operators(app: Flask, ada: FlaskClient
     assert found(ada, who="192.0.2.1")["listed"] is None
 
 
+@pytest.mark.parametrize(("listing", "passes"), [("allow", True), ("deny", False), ("ban", False)])
+@pytest.mark.parametrize("used", [1, 3])
+def test_page_says_of_a_listed_client_what_its_requests_get_whatever_limits_say(
+    app: Flask, ada: FlaskClient, listing: str, *, passes: bool, used: int
+) -> None:
+    statuses(app, *["/"] * used, environ_base=CLIENT)
+    getattr(control_of(app), listing)("203.0.113.7", for_="1h")
+    assert _said(ada) == ({"passes"} if passes else {"refuses"})
+
+
+def test_page_says_that_a_request_passes_which_only_a_shadow_refuses(app: Flask, ada: FlaskClient) -> None:
+    control_of(app).override("show", limiter="ip", shadow=True, lasting=True, force=True)
+    statuses(app, *["/"] * 3, environ_base=CLIENT)
+    assert _said(ada) == {"passes"}
+
+
+def _said(ada: FlaskClient) -> set[str]:
+    """What the page says of requests."""
+    return set(re.findall('tag (passes|refuses)"', ada.get(SUBJECT, query_string={"who": "203.0.113.7"}).text))
+
+
 def test_client_on_a_list_of_the_settings_is_shown_as_allowed() -> None:
     ada = browser_of("ada", made(MULTILIMIT_ALLOW=["user:bob"]))
 
