@@ -17,7 +17,7 @@ from .text import plural
 from .values import Described
 
 MEANWHILE: Mapping[OnStorageError, str] = {
-    "local": "Meanwhile, unless a limiter says otherwise, each of {workers} workers admits 1/{workers} of a limit; one "
+    "local": "Meanwhile, unless a limiter says otherwise, each worker admits 1/{workers} of a limit; one "
     "below {workers} admits nobody.",
     "allow": "Meanwhile, unless a limiter says otherwise, no limit refuses anybody.",
     "deny": "Meanwhile, unless a limiter says otherwise, every limited request is refused with 503.",

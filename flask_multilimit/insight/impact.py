@@ -136,14 +136,14 @@ def _by_name(texts: Iterable[str]) -> dict[str, str]:
     return dict(text.partition(": ")[::2] for text in texts)
 
 
-WOULD_HAVE_PASSED = "It refused {refuses:,} checks. They would have passed, unless another rule refuses them."
-SHADOW_REFUSES = "As a shadow, it would have refused {shadows:,} checks."
-MORE_PASS = "It refused {refuses:,} checks. At most that many more would have passed."
-FEW_REFUSED = "It refused {refuses:,} checks. At most {near:,} more would have been refused."
+WOULD_HAVE_PASSED = "Checks that it refused: {refuses:,}. They would have passed, unless another rule refuses them."
+SHADOW_REFUSES = "Checks that it would have refused, as a shadow: {shadows:,}."
+MORE_PASS = "Checks that it refused: {refuses:,}. At most that many more would have passed."
+FEW_REFUSED = "Checks that it refused: {refuses:,}. At most {near:,} more would have been refused."
 NOBODY_NEAR = "Nobody came near it, and it refused nothing. How near clients came to the new one is not known."
 NOT_KNOWN = (
-    "It refused {refuses:,} checks, and {near:,} passed with more than 80 percent of it used. How many more the new "
-    "one would have refused is not known: make it a shadow first, and look here again."
+    "Checks that it refused: {refuses:,}. Checks that passed with more than 80 percent of it used: {near:,}. How many "
+    "more the new one would have refused is not known: make it a shadow first, and look here again."
 )
 NEW = "It did not exist, so nothing is known about it: make it a shadow first, and look here again."
 BY_REQUEST = "Its rules depend on the request, so nothing is known about it."

@@ -307,9 +307,9 @@ def _summary(report: Report) -> list[str]:
             f"status 429        {report.really_refused:,} in the log, {report.now_admitted:,} of them now admitted"
         )
     if report.differing is not None:
-        lines.append(f"differing         {report.differing:,} verdicts differ from those on record")
+        lines.append(f"differing         {report.differing:,} (verdicts that are not those on record)")
     if report.outside:
-        lines.append(f"not limited       {report.outside:,} redirects by the router, or paths outside of the app")
+        lines.append(f"not limited       {report.outside:,} (redirects by the router, paths outside of the app)")
     return lines
 
 

@@ -219,5 +219,5 @@ def _key_lines(found: list[Key], prefixes: tuple[str, ...], *, truncated: bool) 
     lines += ["", f"{plural(len(found), 'key')}.{more}"]
     for_ever = [key for key in found if key.ttl is None]
     if for_ever:
-        lines += console.paragraph(f"{len(for_ever)} without a TTL: these are not ours, because all of ours have one.")
+        lines += console.paragraph(f"Without a TTL, so not ours, which all have one: {len(for_ever)}.")
     return lines

@@ -234,7 +234,7 @@ def test_keys_command_takes_a_limit_and_another_prefix(on_server: Command, shop:
     assert len(some["keys"]) == 2
     assert some["truncated"]
     assert other.splitlines()[1].split() == ["?", "never", "rate*other"]
-    assert "1 without a TTL: these are not ours" in other
+    assert "Without a TTL, so not ours, which all have one: 1." in other
 
 
 def test_keys_command_refuses_a_prefix_of_invalid_unicode(on_server: Command) -> None:

@@ -134,6 +134,16 @@ def test_every_phrase_of_errors_and_entries_is_translated() -> None:
     assert sorted(phrases() - set(CHINESE)) == []
 
 
+def test_no_page_says_1_endpoints(ada: FlaskClient) -> None:
+    """Most texts name a number after what is counted, so that they are right for each."""
+    templates = Path(__file__).parents[3].glob("flask_multilimit/operate/dashboard/templates/*.html")
+    asked = [
+        text for each in templates for text in re.findall(r't\("([^"]*\{n\} [a-z]+s\b[^"]*)"', each.read_text("utf-8"))
+    ]
+    assert asked == []
+    assert "endpoints: 1<" in ada.get(f"{ROOT}limits?q=mine").text
+
+
 @pytest.mark.parametrize("catalogue", CATALOGUES.values(), ids=CATALOGUES)
 def test_translations_have_the_same_placeholders_and_are_compiled(catalogue: Path) -> None:
     chinese, compiled = texts(catalogue), catalogue.with_suffix(".mo")
