@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -52,6 +53,7 @@ OWN = "who"
 ALL = "all"
 """Stands for all limits there among the parts."""
 SELF = "This is your own address: you would be refused here too."
+OWN_NAME = "This is you: you would be refused here too."
 NO_REASON = "say why: others will read it"
 
 
@@ -94,7 +96,7 @@ def propose(gate: AppGate, given: Mapping[str, str]) -> Proposal:
         )
     except (ConfigurationError, StorageError) as error:
         return _failed(opened, error)
-    return Proposal(given, {}, preview, preview.warning or _warning_of_self(preview))
+    return Proposal(given, {}, preview, preview.warning or _warning_of_self(gate, preview))
 
 
 def make(gate: AppGate, given: Mapping[str, str], *, force: bool, seen: str | None) -> Proposal:
@@ -212,13 +214,18 @@ _FIELD_OF = {"rule": "part", "limiter": "part", "limit": "more", "until": "for"}
 }
 
 
-def _warning_of_self(preview: Preview) -> str:
-    """A warning if people deny their own address, because they could not undo that here."""
+def _warning_of_self(gate: AppGate, preview: Preview) -> str:
+    """A warning if people deny themselves, because they could not undo that here."""
     entry, address = preview.entry, number_of(request.remote_addr or "")
     if not isinstance(entry, Listing) or entry.kind == "allow":
         return ""
-    network = entry.who.network
-    return SELF if network is not None and address is not None and network.has(address) else ""
+    network, type_name, value = entry.who
+    if network is not None:
+        return SELF if address is not None and network.has(address) else ""
+    with suppress(Exception):  # a callable of the app, which may fail here: it means nobody
+        own = gate.plans.subjects_called(type_name, gate.subjects.resolve)
+        return OWN_NAME if (type_name, value) in own else ""
+    return ""
 
 
 @dataclass(frozen=True, slots=True)

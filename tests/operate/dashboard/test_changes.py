@@ -278,6 +278,19 @@ def test_denying_your_own_address_needs_confirmation(app: Flask, ada: FlaskClien
     assert ["This is your own address" in page.text for page in pages] == [True, False, False]
 
 
+@pytest.mark.parametrize("kind", ["deny", "ban"])
+def test_denying_your_own_user_needs_confirmation(app: Flask, ada: FlaskClient, kind: str) -> None:
+    given = {"kind": kind, "who": "user:ada", "for": "1h", "reason": "oops"}
+    ada.environ_base["HTTP_X_USER"] = "ada"
+    pages = [previewed(ada, **given), previewed(ada, **{**given, "who": "user:bob"})]
+
+    assert confirm(ada, **given).status_code == 409
+    assert entries_of(app) == []
+    assert ["This is you" in page.text for page in pages] == [True, False]
+    ada.environ_base["HTTP_X_USER"] = "bob"
+    assert confirm(ada, **given).status_code == 303
+
+
 def test_entry_can_be_undone_once(app: Flask, ada: FlaskClient) -> None:
     page = ada.get(confirm(ada, **RULE).location)
 
