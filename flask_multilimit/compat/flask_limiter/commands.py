@@ -147,12 +147,13 @@ def _lines(state: InForce, only: str | None, key: str | None) -> Iterator[str]:
 
 
 def _standing(state: InForce, listed: Listed, key: str) -> str:
-    """Whether ``key`` would pass, and what it has left."""
+    """Whether ``key`` would pass, and what it has left, by the rules in force."""
     item, identifiers = listed.limit.limit, state.identifiers(key, listed.scope)
-    strategy = state.strategy_at(listed.endpoint)
-    passes = "Pass" if strategy.test(item, *identifiers) else "Fail"
-    left = strategy.get_window_stats(item, *identifiers).remaining
-    return f": {passes} ({left} out of {item.amount} remaining)"
+    statuses = state.strategy_at(listed.endpoint)._statuses(item, *identifiers)
+    passes = "Pass" if all(each.allowed or each.hit.shadow for each in statuses) else "Fail"
+    least, rules = min(statuses, key=lambda each: each.remaining), [each.rule for each in statuses]
+    changed = "" if rules == [item.rule(state.terms.algorithm)] else f"; changed to {'; '.join(map(str, rules))}"
+    return f": {passes} ({least.remaining} out of {least.rule.count} remaining{changed})"
 
 
 def _routes(state: InForce, only: str | None) -> Iterator[tuple[str, list[Listed], list[str]]]:

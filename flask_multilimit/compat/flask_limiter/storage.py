@@ -126,10 +126,13 @@ class Strategy:
         """When the quota is reset, and what is left of it."""
         if not item.amount:
             return WindowStats(time.time() + item.get_expiry(), 0)
-        hits = self._hits(item, identifiers, 1)
-        statuses = self.storage._limiter.peek(hits).statuses  # several if an override says so
+        statuses = self._statuses(item, *identifiers)
         seconds = max(each.retry_after or each.reset_after for each in statuses)
         return WindowStats(time.time() + seconds, min(each.remaining for each in statuses))
+
+    def _statuses(self, item: Any, *identifiers: Any) -> tuple[RuleStatus, ...]:
+        """The state of the rules in force: an override may put several in place of the item."""
+        return self.storage._limiter.peek(self._hits(item, identifiers, 1)).statuses
 
     def clear(self, item: Any, *identifiers: Any) -> None:
         """Reset the quota."""
