@@ -271,6 +271,17 @@ class TestLoginProtection:
         tried = [app.test_client().post("/login", data={"account": "Ann"}, **machine) for machine in machines]
         assert [answer.status_code for answer in tried] == [401] * 5 + [429]
 
+    def test_right_guess_that_is_refused_before_the_view_begins_no_session(self, run: Run) -> None:
+        app = run(self.PAGE, "basic")["app"]
+
+        def get(password: str) -> tuple[int, bool]:
+            response = app.test_client().get("/", auth=("ann", password))
+            return response.status_code, "Set-Cookie" in response.headers
+
+        assert [get("correct-horse") for _ in range(21)] == [(200, True)] * 21
+        assert [get("guess") for _ in range(20)] == [(401, False)] * 20
+        assert get("correct-horse") == (429, False)
+
 
 class TestDynamicRules:
     def test_customers_have_the_rules_of_their_plans(self, run: Run) -> None:
