@@ -11,7 +11,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from flask import Flask, Request, Response, has_request_context
-from werkzeug.exceptions import HTTPException
+from werkzeug.exceptions import BadRequest, HTTPException
+from werkzeug.http import parse_list_header
 
 from ..declare.advice import Bill, Stack, app_in_force, gate_of_app, holder_of_call, leave_to_response
 from ..declare.decorators import RateLimiter
@@ -193,6 +194,8 @@ class AppGate(AppState):
             return None
         request = current_request()
         plan = self.plans.of_request(request)
+        if '"' in request.environ.get("HTTP_X_FORWARDED_FOR", ""):
+            self._lists.require_address(request)
         if self.access is not None:
             self._lists.turn_away(request, self.access)
         return self._records.open(request, plan) if plan is not None else None
@@ -409,6 +412,14 @@ class AccessCheck:
         self._in_force = in_force
         self._refusals = refusals
         self._records = records
+
+    def require_address(self, request: Request) -> None:
+        """Raise :exc:`BadRequest` if ProxyFix cannot know the address of the client: an open quotation mark swallows
+        the entries that proxies append, and the client would have an address of its choice, or that of a proxy."""
+        forwarded = request.environ["HTTP_X_FORWARDED_FOR"]
+        if "werkzeug.proxy_fix.orig" in request.environ and parse_list_header(f"{forwarded},-")[-1:] != ["-"]:
+            tear_down_quietly(self._in_force.app)
+            raise BadRequest("X-Forwarded-For has an open quotation mark.")
 
     def turn_away(self, request: Request, lists: AccessLists) -> None:
         """Raise :exc:`AccessDenied` for an address that is denied, unless its subject may be allowed."""

@@ -105,6 +105,22 @@ class TestAddresses:
 
         assert [response.status_code for response in responses] == [200, 200, 429]
 
+    @pytest.mark.parametrize("proxies", [1, 2])
+    def test_an_open_quotation_mark_does_not_hide_the_addresses_that_proxies_append(
+        self, app: Flask, proxies: int
+    ) -> None:
+        MultiLimit(app, allow=["127.0.0.1"])
+        client = limit(app, type=LimitType.IP)
+        app.wsgi_app = ProxyFix(app.wsgi_app, x_for=proxies)  # type: ignore[method-assign]
+        closed, opened = ["", '"1", ', '"",'], ['"', 'x"', '"x\\"', '"1", "', '"1,', '"2,']
+
+        responses = [
+            client.get("/", headers={"X-Forwarded-For": f"{each}{', '.join(['198.51.100.1'] * proxies)}"})
+            for each in closed + opened
+        ]
+
+        assert [response.status_code for response in responses] == [200, 429, 429, *[400] * len(opened)]
+
 
 def _without_address(wsgi_app: Callable[..., Any]) -> Callable[..., Any]:
     def application(environ: dict[str, Any], start_response: Any) -> Any:
