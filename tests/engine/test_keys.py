@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from flask_multilimit.engine import Rule, hits_for
+from flask_multilimit.engine import Rule, hits_for, keys
 from flask_multilimit.engine.keys import (
     MAX_KEY,
     MAX_PREFIX,
@@ -20,6 +20,7 @@ from flask_multilimit.engine.keys import (
     hash_tag_of,
     without_subject,
 )
+from support.doubles import raising
 
 LONGEST_IN_A_KEY = Rule(400 * 86_400, 5, algorithm="sliding_window_counter")
 HASH_TAGS: tuple[HashTag, ...] = get_args(HashTag)
@@ -53,6 +54,11 @@ def test_text_is_replaced_by_a_digest_only_when_it_is_too_long(longest: int) -> 
     assert escape("x" * (longest + 1), longest).startswith("*")
     assert escape("é" * (longest // 6), longest) == "%C3%A9" * (longest // 6)
     assert escape("é" * (longest // 6 + 1), longest).startswith("*")
+
+
+def test_a_long_text_is_replaced_by_a_digest_without_being_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keys, "quote", raising(AssertionError("it takes 0.2 s for a megabyte")))
+    assert escape("é" * (MAX_SUBJECT + 1), MAX_SUBJECT).startswith("*")
 
 
 any_tag = st.sampled_from(HASH_TAGS)
