@@ -100,6 +100,8 @@ class FaultProxy:
         if self.fault == "says":
             source.sendall(self.reply * len(COMMAND.findall(data)))
         elif self.fault != "blackhole":
+            if source.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):  # it was reset: the client has repeated this
+                return False
             sink.sendall(data)
         return True
 
