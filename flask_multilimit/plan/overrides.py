@@ -26,6 +26,8 @@ NamedRule = tuple[str, Rule]
 T = TypeVar("T")
 MOST_UNFIT = 100
 """The most functions and checks for which it is logged that overrides do not fit."""
+MOST_FITTED = 4
+"""The most kinds of functions and checks for which it is remembered which overrides of a scope fit."""
 _logger = SafeLogger()
 
 
@@ -124,11 +126,14 @@ def as_far_as_they_fit(overrides: Overrides, scopes: Sequence[str], make: Callab
         return make(overrides)
     except ConfigurationError as error:
         group = overrides.at(*scopes)
-        known, with_others = group.fitted or (overrides, ())  # to find them anew may take a hundred times as long
-        if not _accepts(make, known) or any(_accepts(make, each) for each in with_others):
+        for known, with_others in group.fitted:  # to find them anew may take a hundred times as long
+            if _accepts(make, known) and not any(_accepts(make, each) for each in with_others):
+                break
+        else:
             kept, unfit = fitting(group.entries, lambda some: make(overrides.only(some)))
             known, for_all = overrides.only(kept), [each for each in kept if each.who is None]
-            group.fitted = known, [overrides.only((*for_all, each)) for each in group.entries if each.id in unfit]
+            with_others = [overrides.only((*for_all, each)) for each in group.entries if each.id in unfit]
+            group.fitted = ((known, with_others), *group.fitted[: MOST_FITTED - 1])
         overrides.report_unfit(scopes[-1], error)
         return make(known)
 
@@ -156,9 +161,9 @@ class Group:
         """The overrides that change limiters for everybody, in their order."""
         self._for_subjects = [(each.who, each) for each in entries if each.who is not None]
         self._special: dict[tuple[frozenset[str], bool], SpecialSubjects | None] = {}
-        self.fitted: tuple[Overrides, list[Overrides]] | None = None
-        """If not all of these fitted the last function or check: those that did, and each of the others, with those for
-        everybody that did."""
+        self.fitted: tuple[tuple[Overrides, list[Overrides]], ...] = ()
+        """For the last functions and checks that not all of these fitted: those that did, and each of the others, with
+        those for everybody that did."""
 
     def __bool__(self) -> bool:
         return bool(self.changes or self._for_subjects)
