@@ -336,10 +336,8 @@ class Outage:
             if admitted is not None:
                 admitted.on_shares = self.fallback.settle(admitted.on_shares, units)
                 admitted.add_excess(charges, self.fallback.now())
-                if not admitted.sent:
-                    charges = repeatable(charges) if admitted.may_be_charged else ()
-                    for charge in charges:  # it may have been charged with its cost, so it is settled separately
-                        del units[charge.hit.key]
+                if not admitted.settled_later:
+                    charges = ()
                     # A hit that was settled at 0 no longer counts, so its cost stays.
                     admitted.hits = tuple([replace(hit, cost=units.get(hit.key) or hit.cost) for hit in admitted.hits])
             elif self.breaker.state is not State.OPEN:

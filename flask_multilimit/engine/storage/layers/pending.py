@@ -40,10 +40,17 @@ class Admitted:
     excess: tuple[tuple[str, int], ...] = ()
     """The keys of charges that count although they were settled, each with the instant until which they do."""
 
+    @property
+    def settled_later(self) -> bool:
+        """Whether settlements wait until it is charged: if it is charged already, that is with its costs. But if none
+        of its algorithms keeps ids, nobody would notice."""
+        recognised = any(hit.cost and hit.rule.implementation.recognise for hit in self.hits)
+        return self.sent or (self.may_be_charged and recognised)
+
     def add_excess(self, charges: Sequence[Charge], now: int) -> None:
         """Record which of the settled ``charges`` count: those beyond their cost from ``now`` on, and those that are
-        being sent, because their settlement would otherwise give back units of others."""
-        is_settled_later = self.sent and not all(hit.rule.implementation.recognise for hit in self.hits)
+        settled later, because their settlement would otherwise give back units of others."""
+        is_settled_later = self.settled_later and not all(hit.rule.implementation.recognise for hit in self.hits)
         for charge in charges:
             if charge.units > charge.hit.cost or is_settled_later:
                 self.excess += ((charge.hit.key, _counts_until(charge, now)),)

@@ -22,6 +22,7 @@ from engine.storage.layers.guard.workers import (
     exit_code_of_child,
     fails_first,
     loses_the_first_reply,
+    lost_reply,
 )
 from flask_multilimit.engine import (
     Calendar,
@@ -182,6 +183,20 @@ def test_a_check_that_only_its_second_attempt_may_have_charged_is_charged_once(w
     workers.mend()
 
     assert storage.peek(hits("5/minute")).remaining == 4
+
+
+@pytest.mark.parametrize("is_charged", [True, False])
+@pytest.mark.parametrize("units", [0, 1, 5])
+def test_each_rule_of_a_check_without_a_reply_is_settled(workers: Workers, units: int, *, is_charged: bool) -> None:
+    """If it is charged already, only one of its rules remembers that."""
+    plan = hits([Rule(60, 9), Rule(60, 9, algorithm="fixed_window")], cost=3)
+    workers.storage.loses_replies = is_charged
+    workers.storage.error = None if is_charged else lost_reply()
+
+    workers.limiter.settle(workers.limiter.check(plan), units)
+    workers.mend()
+
+    assert [status.remaining for status in workers.storage.peek(plan).statuses] == [9 - units] * 2
 
 
 def test_pending_charges_without_a_reply_are_repeated_and_count_once(broken: Workers) -> None:
