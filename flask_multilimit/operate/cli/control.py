@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
@@ -359,7 +360,8 @@ def _export(text: str, file: str) -> None:
         raise click.ClickException(f"{file}: {error.strerror}") from error
     finally:
         if temporary is not None:
-            temporary.unlink(missing_ok=True)
+            with suppress(OSError):  # there may be none
+                temporary.unlink()
     console.echo(f"Exported to {file}.", err=True)
 
 
