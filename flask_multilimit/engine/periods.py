@@ -93,7 +93,10 @@ def zone_named(name: object) -> tzinfo:
             f"is {brief(name)}, but this system has no time zones; install the package tzdata (pip install tzdata)"
         ) from None
     raise ValueError(
-        Phrase("is not a time zone that this system knows; check the spelling, or upgrade the package tzdata")
+        Phrase(
+            "is not a time zone that this system knows; check the spelling, or run pip install --upgrade tzdata, which "
+            "also has the old names"
+        )
     )
 
 
