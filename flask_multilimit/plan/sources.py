@@ -135,7 +135,7 @@ class Sources(NamedTuple):
         blueprint = self._blueprint_limits(endpoint, exempt)
         configured = () if "configuration" in exempt else self._configured_for(endpoint)
         serving = [each for each in (*own, *configured, *blueprint) if each.serves(method, by_flask=by_flask)]
-        wants_defaults = not serving or any(declaration.with_defaults for declaration in serving)
+        wants_defaults = all(each.shadow for each in serving) or any(each.with_defaults for each in serving)
         default = self.default if wants_defaults and "default" not in exempt else ()
         application = () if "application" in exempt else self.application
         return (*application, *blueprint, *configured, *default)

@@ -132,6 +132,12 @@ class TestDefaultLimits:
 
         assert windows(storage) == [[3600], [60]]
 
+    def test_limit_on_trial_does_not_replace_default_limits(self, app: Flask, storage: RecordingStorage) -> None:
+        MultiLimit(app, storage=storage, default_limits="100/hour")
+        app.add_url_rule("/", "view", rate_limiter(rules="2/minute", shadow=True)(view()))
+        ask(app)
+        assert windows(storage) == [[60, 3600]]
+
     def test_default_limits_apply_to_static_files_unless_exempt(
         self, storage: RecordingStorage, tmp_path: Path
     ) -> None:
