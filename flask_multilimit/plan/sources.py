@@ -151,8 +151,8 @@ class Sources(NamedTuple):
 
     def for_unmatched(self) -> tuple[Declaration, ...]:
         """The limits of requests without an endpoint. Those of the app apply only if there are limits for such
-        requests."""
-        return (*self.application, *self.unmatched) if self.unmatched else ()
+        requests, and not only on trial."""
+        return self.unmatched if all(each.shadow for each in self.unmatched) else (*self.application, *self.unmatched)
 
     def idle_by_name(self) -> list[str]:
         """A message for each limit and exemption by name, and each limit of a blueprint or the app, that is idle."""

@@ -43,6 +43,11 @@ class TestUnmatchedRequests:
         assert statuses(app, "/no", "/no", "/", "/no") == [404, 404, 429, 429]
         assert len(storage.checks) == 4
 
+    def test_unmatched_limit_on_trial_does_not_bring_application_limits(self, app: Flask) -> None:
+        MultiLimit(app, application_limits="2/minute", unmatched_limits=rate_limiter(rules="1/minute", shadow=True))
+        app.add_url_rule("/", "view", view())
+        assert statuses(app, "/no", "/no", "/no", "/", "/", "/") == [404, 404, 404, 200, 200, 429]
+
     def test_redirect_to_a_trailing_slash_is_not_limited(self, app: Flask, storage: RecordingStorage) -> None:
         MultiLimit(app, storage=storage, unmatched_limits="1/minute")
         app.add_url_rule("/folder/", "view", view())
