@@ -15,6 +15,8 @@ from typing import Any, NamedTuple, TypeVar, cast
 from uuid import UUID
 
 from flask import Flask, Request, has_request_context, request
+from werkzeug.exceptions import BadRequest
+from werkzeug.http import parse_list_header
 
 from ..engine import ConfigurationError, keys
 from ..engine.errors import brief
@@ -35,6 +37,16 @@ def request_if_any() -> Request | None:
         return current_request()
     except RuntimeError:
         return None
+
+
+def address_of(request: Request) -> str:
+    """The address of the client. Raises :exc:`BadRequest` if ProxyFix cannot know it: an open quotation mark swallows
+    the entries that proxies append, and the client would have an address of its choice, or that of a proxy."""
+    forwarded = request.environ.get("HTTP_X_FORWARDED_FOR", "")
+    has_proxies = '"' in forwarded and "werkzeug.proxy_fix.orig" in request.environ
+    if has_proxies and parse_list_header(f"{forwarded},-")[-1:] != ["-"]:
+        raise BadRequest("X-Forwarded-For has an open quotation mark.")
+    return request.remote_addr or ""
 
 
 class LimitType(str, Enum):
@@ -362,7 +374,7 @@ class Subjects:
 
     def _client(self) -> Subject:
         try:
-            address = current_request().remote_addr or ""
+            address = address_of(current_request())
         except RuntimeError:
             raise RuntimeError(
                 "a limit counts by the address of the client, and outside of a request there is none: name a subject, "

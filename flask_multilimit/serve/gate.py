@@ -10,14 +10,23 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
-from flask import Flask, Request, Response, has_request_context
-from werkzeug.exceptions import BadRequest, HTTPException
-from werkzeug.http import parse_list_header
+from flask import Flask, Response, has_request_context
+from werkzeug.exceptions import HTTPException
 
 from ..declare.advice import Bill, Stack, app_in_force, gate_of_app, holder_of_call, leave_to_response
 from ..declare.decorators import RateLimiter
 from ..declare.limiter import Declaration, Reaction
-from ..declare.subjects import LimitType, Named, Resolve, Subject, current_request, parts_of, request_if_any, spelled
+from ..declare.subjects import (
+    LimitType,
+    Named,
+    Resolve,
+    Subject,
+    address_of,
+    current_request,
+    parts_of,
+    request_if_any,
+    spelled,
+)
 from ..engine import ConfigurationError, Decision, Hit, StorageDenied, StorageError
 from ..engine.algorithms import BAN
 from ..engine.errors import brief, check_text
@@ -194,10 +203,9 @@ class AppGate(AppState):
             return None
         request = current_request()
         plan = self.plans.of_request(request)
-        if '"' in request.environ.get("HTTP_X_FORWARDED_FOR", ""):
-            self._lists.require_address(request)
+        address = address_of(request)
         if self.access is not None:
-            self._lists.turn_away(request, self.access)
+            self._lists.turn_away(address, self.access)
         return self._records.open(request, plan) if plan is not None else None
 
     def limiters_elsewhere(self, endpoint: str, plans: Plans) -> Iterator[PlannedLimiter]:
@@ -413,18 +421,10 @@ class AccessCheck:
         self._refusals = refusals
         self._records = records
 
-    def require_address(self, request: Request) -> None:
-        """Raise :exc:`BadRequest` if ProxyFix cannot know the address of the client: an open quotation mark swallows
-        the entries that proxies append, and the client would have an address of its choice, or that of a proxy."""
-        forwarded = request.environ["HTTP_X_FORWARDED_FOR"]
-        if "werkzeug.proxy_fix.orig" in request.environ and parse_list_header(f"{forwarded},-")[-1:] != ["-"]:
-            tear_down_quietly(self._in_force.app)
-            raise BadRequest("X-Forwarded-For has an open quotation mark.")
-
-    def turn_away(self, request: Request, lists: AccessLists) -> None:
+    def turn_away(self, address: str, lists: AccessLists) -> None:
         """Raise :exc:`AccessDenied` for an address that is denied, unless its subject may be allowed."""
         if not lists.allows_subjects:
-            listed = lists.of_address(request.remote_addr or "")
+            listed = lists.of_address(address)
             if listed is not None and listed.action == "deny":
                 tear_down_quietly(self._in_force.app)
                 self._deny(listed)
@@ -448,7 +448,7 @@ class AccessCheck:
 
     def _ask_lists(self, lists: AccessLists, record: Record, resolve: Resolve) -> Access:
         subjects_of = partial(self._subjects_called, resolve=resolve, plan=record.plan)
-        listed = lists.of_client(current_request().remote_addr or "", subjects_of)
+        listed = lists.of_client(address_of(current_request()), subjects_of)
         if listed is None:
             return "limited"
         if listed.action == "deny":

@@ -8,8 +8,10 @@ from uuid import UUID
 import pytest
 from flask import Flask, request
 from flask.testing import FlaskClient
+from werkzeug.exceptions import BadRequest
 from werkzeug.local import LocalProxy
 from werkzeug.middleware.proxy_fix import ProxyFix
+from werkzeug.test import create_environ
 
 import flask_multilimit
 from flask_multilimit import ConfigurationError, LimitType, MultiLimit, rate_limiter
@@ -120,6 +122,19 @@ class TestAddresses:
         ]
 
         assert [response.status_code for response in responses] == [200, 429, 429, *[400] * len(opened)]
+
+    @pytest.mark.parametrize("options", [{}, {"deny": ["198.51.100.1"]}], ids=["limit", "list"])
+    def test_nor_does_it_in_an_event_of_flask_socketio(self, app: Flask, options: dict[str, Any]) -> None:
+        multilimit = MultiLimit(app, **options)
+
+        def handle_event(environ: dict[str, Any], _: Any) -> list[bytes]:
+            with app.request_context(environ):  # no before_request functions run
+                multilimit.check("1/minute", scope="events", type=LimitType.IP)
+            return []
+
+        served: Any = ProxyFix(handle_event, x_for=1)
+        with pytest.raises(BadRequest):
+            served(create_environ(headers={"X-Forwarded-For": '"x, 198.51.100.1'}), lambda *_: None)
 
 
 def _without_address(wsgi_app: Callable[..., Any]) -> Callable[..., Any]:
