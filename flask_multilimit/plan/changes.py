@@ -187,9 +187,9 @@ def _shares(before: Plan, after: Plan) -> Iterator[float]:
                 yield from (min(share, 1) for share in _shares_of(refusing, limiter.rules, by_name=False))
             continue
         yield from _shares_of(same.rules, limiter.rules, by_name=True)
-        known = same.special.entries if same.special is not None else ()
+        known = set[str]() if same.special is None else {each.id for each in same.special.entries}
         for override in limiter.special.entries if limiter.special is not None else ():
-            if override not in known:
+            if override.id not in known:
                 special = rules_of_subject(override, limiter.declaration, limiter.rules)
                 yield from _shares_of(same.rules, special, by_name=False)
 

@@ -24,6 +24,7 @@ from flask_multilimit import (
     exempt,
     rate_limiter,
 )
+from flask_multilimit.control.entries import Override
 from flask_multilimit.declare.limiter import Declaration
 from flask_multilimit.engine.slots import KEEPER
 from flask_multilimit.insight.changes import entries
@@ -646,6 +647,20 @@ def test_imported_override_applies_after_those_in_force(shop: Shop) -> None:
     written = {"kind": "override", "id": "1" * 8, "since": 1, "endpoint": "*", "rule": "ip-60s", "rules": "4/minute"}
     shop.control.import_entries(json.dumps({"format": 1, "entries": [written]}))
     assert shop.statuses(5) == [200, 200, 200, 200, 429]
+
+
+def test_import_of_rules_for_many_clients_compares_no_entry_with_all_others_at_each_limit(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = {"kind": "override", "since": 1, "rules": "4/minute"}
+    many = [{**own, "id": f"{number:08}", "who": f"user:{number}"} for number in range(100)]
+    compared, equal = Mock(return_value=None), Override.__eq__
+    monkeypatch.setattr(Override, "__eq__", lambda self, other: compared() or equal(self, other))
+
+    shop.control.import_entries(json.dumps({"format": 1, "entries": many}))
+
+    assert len(shop.control.entries()) == 100
+    assert compared.call_count < 100 * 100
 
 
 @pytest.mark.parametrize("who", ["user:42", "198.51.100.0/24"])
