@@ -71,9 +71,11 @@ class Proposal:
 
 
 def read(arguments: MultiDict[str, str]) -> dict[str, str]:
-    """The fields of a form that are filled in."""
-    given = {name: unquoted(arguments.get(name, "").strip()) for name in FIELDS}
-    return {"kind": KINDS[0]} | {name: value for name, value in given.items() if value}
+    """The fields of a form that are filled in. Who fills in a field beside a choice means this choice."""
+    every = {name: unquoted(arguments.get(name, "").strip()) for name in FIELDS}
+    given = {"kind": KINDS[0]} | {name: value for name, value in every.items() if value}
+    filled = [name for name in ("rules", "times") if name in given]
+    return given | {"what": filled[0]} if given.get("what") in {"rules", "times"} and len(filled) == 1 else given
 
 
 def propose(gate: AppGate, given: Mapping[str, str]) -> Proposal:

@@ -278,6 +278,17 @@ def test_denying_your_own_address_needs_confirmation(app: Flask, ada: FlaskClien
     assert ["This is your own address" in page.text for page in pages] == [True, False, False]
 
 
+@pytest.mark.parametrize(("chosen", "filled"), [("rules", {"times": "3"}), ("times", {"rules": "9/minute"})])
+def test_count_or_factor_that_is_filled_in_is_meant_although_the_other_one_is_chosen(
+    app: Flask, ada: FlaskClient, chosen: str, filled: dict[str, str]
+) -> None:
+    whose = {"endpoint": "*", "who": "user:ada", "for": "1h", "reason": "partner"}
+    assert confirm(ada, **whose, what=chosen, **filled).status_code == 303
+    assert entries_of(app) == [
+        {"rules": "user:ada everywhere: 3 times the count", "times": "user:ada everywhere: 9/minute"}[chosen]
+    ]
+
+
 @pytest.mark.parametrize("kind", ["deny", "ban"])
 def test_denying_your_own_user_needs_confirmation(app: Flask, ada: FlaskClient, kind: str) -> None:
     given = {"kind": kind, "who": "user:ada", "for": "1h", "reason": "oops"}
