@@ -149,6 +149,18 @@ def test_a_long_field_of_a_form_is_refused(client: FlaskClient, page: str) -> No
         assert len(answer.data) < SHORT
 
 
+def test_a_long_name_in_an_uploaded_log_makes_no_long_page(client: FlaskClient) -> None:
+    token = client.get("/multilimit/what-if").text.partition('name="token" value="')[2].partition('"')[0]
+    lines = f'{LONG[:60_000].replace(" ", ":")} - - [30/Nov/2026:00:00:00 +0000] "GET / HTTP/1.1" 200 5\n' * 2
+
+    answer = client.post(
+        "/multilimit/what-if", data={"token": token, "log": (io.BytesIO(lines.encode()), "access.log")}
+    )
+
+    assert 'class="peaks"' in answer.text
+    assert len(answer.data) < SHORT
+
+
 @pytest.mark.parametrize("name", ["X-Forwarded-For", "X-User", "X-Key", "Accept", "Accept-Language", "Cookie", "Range"])
 def test_a_long_header_field_of_a_request_makes_no_long_key(
     client: FlaskClient, storage: MemoryStorage, caplog: pytest.LogCaptureFixture, name: str

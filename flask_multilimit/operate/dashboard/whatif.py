@@ -24,10 +24,11 @@ from ...declare.subjects import EVERYONE, LimitType, type_name_of
 from ...engine import ConfigurationError, Rule
 from ...engine.errors import brief, message_of
 from ...engine.rules import changed
-from ...engine.text import LONGEST_NAME, Phrase, visible, visible_page
+from ...engine.text import LONGEST_NAME, LONGEST_SUBJECT, Phrase, visible, visible_page
 from ...insight.limits import places_of
 from ...insight.text import subject_text
 from ...insight.traffic import looking
+from ...observe.traffic.counts import short
 from ...serve.gate import gate_in_force
 from ..blueprints import hash_source
 from ..simulate.formats import format_of
@@ -322,7 +323,10 @@ def what_if(
         peaks=peaks,
         counts=curve(traffic, marked),
         distribution=[list(each) for each in sorted(Counter(peak for (peak,) in traffic.subjects.values()).items())],
-        busiest=[Client(name, peak, len(traffic.arrivals[name])) for name, (peak,) in ordered[:MOST_NAMED]],
+        busiest=[
+            Client(name if len(name) <= LONGEST_SUBJECT else short(name), peak, len(traffic.arrivals[name]))
+            for name, (peak,) in ordered[:MOST_NAMED]
+        ],
         declaration=declaration(found, [changed(few_requests, count=chosen)]),
         chosen=chosen,
         refuse_at_most=refuse_at_most,
