@@ -26,8 +26,6 @@ NamedRule = tuple[str, Rule]
 T = TypeVar("T")
 MOST_UNFIT = 100
 """The most functions and checks for which it is logged that overrides do not fit."""
-MOST_FITTED = 4
-"""The most kinds of functions and checks for which it is remembered which overrides of a scope fit."""
 _logger = SafeLogger()
 
 
@@ -133,7 +131,7 @@ def as_far_as_they_fit(overrides: Overrides, scopes: Sequence[str], make: Callab
             kept, unfit = fitting(group.entries, lambda some: make(overrides.only(some)))
             known, for_all = overrides.only(kept), [each for each in kept if each.who is None]
             with_others = [overrides.only((*for_all, each)) for each in group.entries if each.id in unfit]
-            group.fitted = ((known, with_others), *group.fitted[: MOST_FITTED - 1])
+            group.fitted = ((known, with_others), *group.fitted[:3])
         overrides.report_unfit(scopes[-1], error)
         return make(known)
 
@@ -162,8 +160,8 @@ class Group:
         self._for_subjects = [(each.who, each) for each in entries if each.who is not None]
         self._special: dict[tuple[frozenset[str], bool], SpecialSubjects | None] = {}
         self.fitted: tuple[tuple[Overrides, list[Overrides]], ...] = ()
-        """For the last functions and checks that not all of these fitted: those that did, and each of the others, with
-        those for everybody that did."""
+        """For the last four kinds of functions and checks that not all of these fitted: those that did, and each of the
+        others, with those for everybody that did."""
 
     def __bool__(self) -> bool:
         return bool(self.changes or self._for_subjects)

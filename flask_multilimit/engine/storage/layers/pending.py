@@ -59,9 +59,8 @@ class Admitted:
         """The hits whose charge still counts."""
         keys = {charge.hit.key for charge in self.on_shares.charges if charge.until > now}
         keys.update(key for key, until in self.excess if until > now)
-        if self.charged and not any(hit.rule.holds_slots for hit in self.hits):
-            return ()
-        return tuple(hit for hit in self.hits if hit.key in keys)
+        is_done = self.charged and not any(hit.rule.holds_slots for hit in self.hits)
+        return () if is_done else tuple(hit for hit in self.hits if hit.key in keys)
 
 
 class PendingCharges:
