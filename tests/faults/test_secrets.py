@@ -32,6 +32,7 @@ URIS = {
     "no TLS there": "rediss://me:{secret}@127.0.0.1:{strict}/0",
     "no TLS answer": "rediss://me:{secret}@127.0.0.1:{silent}/0?ssl_cert_reqs=none",
     "no file of CAs": "rediss://me:{secret}@127.0.0.1:{strict}/0?ssl_ca_certs=/nowhere&ssl_password={secret}",
+    "no file of a key": "rediss://me:{secret}@127.0.0.1:{strict}/0?ssl_certfile=/nowhere&ssl_password={secret}",
     "no socket": "unix://me:{secret}@/nowhere/redis.sock",
     "no sentinel": "redis+sentinel://me:{secret}@127.0.0.1:{nobody},127.0.0.1:{silent}/x?sentinel_password={secret}",
     "wrong service": "redis+sentinel://:{secret}@127.0.0.1:{sentinel}/other",
