@@ -4,8 +4,9 @@ import re
 import subprocess
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from math import inf
 from typing import Any
 from uuid import uuid4
 
@@ -16,6 +17,7 @@ from redis.sentinel import MasterNotFoundError
 from flask_multilimit.engine import (
     Concurrent,
     GuardedStorage,
+    Hit,
     Limiter,
     RedisStorage,
     StorageError,
@@ -23,6 +25,7 @@ from flask_multilimit.engine import (
     storage_from_uri,
 )
 from flask_multilimit.engine.algorithms import ALGORITHMS
+from flask_multilimit.engine.decision import Charge
 from flask_multilimit.engine.errors import with_remedy
 from flask_multilimit.engine.storage.base import Slot
 from flask_multilimit.engine.storage.redis.connections import Deadline, TimedConnection
@@ -62,6 +65,19 @@ def own_server(any_server: Server) -> Iterator[Server]:
         yield server
 
 
+@pytest.fixture
+def deadline() -> Deadline:
+    return Deadline(10)
+
+
+@pytest.fixture
+def timed(proxy: FaultProxy, deadline: Deadline) -> Iterator[RedisStorage]:
+    """A storage with that deadline, whose connection goes through the proxy."""
+    storage = RedisStorage(timed_client(proxy.url, deadline), deadline=deadline)
+    yield storage
+    storage.close()
+
+
 # A lost connection
 
 
@@ -78,6 +94,40 @@ def test_check_is_charged_once_when_its_request_or_reply_is_lost(
     assert decision.allowed, "its first attempt has taken the last units"
     assert [status.remaining for status in decision.statuses] == [0, 7]
     assert [status.remaining for status in served.peek(plan).statuses] == [0, 7]
+
+
+def test_check_whose_reply_is_lost_long_after_the_last_question_is_repeated_with_the_whole_timeout(
+    timed: RedisStorage, deadline: Deadline, proxy: FaultProxy
+) -> None:
+    timed.check(hits())
+    proxy.begin("lost reply", once=True)
+    deadline.started = -inf  # by the question before
+
+    assert timed.check(hits()).remaining == 3
+
+
+QUESTIONS: dict[str, Callable[[RedisStorage, tuple[Hit, ...]], object]] = {
+    "check": lambda storage, hits: storage.check(hits),
+    "repeated check": lambda storage, hits: storage.check(hits, uuid4()),
+    "batch": lambda storage, hits: storage.check_many([hits]),
+    "peek": lambda storage, hits: storage.peek(hits),
+    "settle": lambda storage, hits: storage.settle(uuid4(), [Charge(hits[0], 0)]),
+    "release": lambda storage, hits: storage.release([Slot(uuid4().bytes, hits[0])]),
+    "renew": lambda storage, hits: storage.renew([Slot(uuid4().bytes, hits[0])]),
+    "reset": lambda storage, hits: storage.reset([hits[0].key]),
+    "tally": lambda storage, hits: storage.tally([], source=hits[0].key, number=1),
+    "tallies": lambda storage, hits: storage.tallies([hits[0].key]),
+    "keys": lambda storage, hits: storage.keys(hits[0].key),
+    "script": lambda storage, hits: storage.run_script("return 0", [hits[0].key], []),
+}
+
+
+@pytest.mark.parametrize("question", QUESTIONS.values(), ids=QUESTIONS)
+def test_each_question_has_the_whole_timeout(
+    timed: RedisStorage, deadline: Deadline, question: Callable[[RedisStorage, tuple[Hit, ...]], object]
+) -> None:
+    deadline.started = -inf  # by the question before
+    question(timed, hits(Concurrent(5, 60)))
 
 
 def test_batch_is_charged_once_when_its_reply_is_lost(distant: Limiter, served: Limiter, proxy: FaultProxy) -> None:
