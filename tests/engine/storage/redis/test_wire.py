@@ -262,6 +262,24 @@ def test_closing_leaves_a_client_of_the_caller_open(redis_client: redis.Redis, m
     assert closed == []
 
 
+def test_check_is_asked_by_a_new_connection_if_the_server_has_closed_the_idle_one_without_hiredis(
+    wire: Wire, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As over TLS."""
+    monkeypatch.setattr(wire_module, "HIREDIS_AVAILABLE", False)
+    ask(wire, b"PING")
+    redis_client.client_kill_filter(_type="normal", skipme=True)
+
+    assert ask(wire, b"ECHO", b"mine") == b"mine"
+
+
+def test_script_does_not_wait_longer_than_its_timeout_for_a_connection(server: Server) -> None:
+    storage = RedisStorage.from_url(f"{server.url}?max_connections=1", timeout=0.05)
+    with storage.client.client(), pytest.raises(StorageError, match="Too many connections"):
+        storage.run_script("return 1", ["x"], [])
+    storage.close()
+
+
 def test_script_waits_for_a_connection_while_checks_use_all(
     server: Server, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -295,11 +313,12 @@ def test_key_of_another_type_costs_no_connection(redis_client: redis.Redis) -> N
         redis.ConnectionError("max number of clients reached"),
         redis.ConnectionError("Error 24 connecting to localhost:6379. Too many open files."),
         redis.AuthenticationError("WRONGPASS invalid username-password pair or user is disabled."),
+        SystemExit("by a signal handler"),
     ],
     ids=str,
 )
 def test_connection_that_is_refused_costs_no_other_one(
-    server: Server, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch, error: redis.ConnectionError
+    server: Server, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
     storage = RedisStorage.from_url(server.url, timeout=60)
     plan = hits_for(Rule(60, 50, algorithm="fixed_window"), scope="full")
@@ -311,7 +330,7 @@ def test_connection_that_is_refused_costs_no_other_one(
             raise error
 
         monkeypatch.setattr(storage.client.connection_pool, "get_connection", refuse)
-        with pytest.raises(StorageError):
+        with pytest.raises((StorageError, SystemExit)):
             storage.check(plan)
 
         assert storage.check(plan).allowed, "by the connection of the question under way"
@@ -414,6 +433,28 @@ def test_confirming_reads_all_unread_answers(wire: Wire) -> None:
 
     assert len(lost) == 1
     assert ask(wire, b"ECHO", b"mine") == b"mine"
+
+
+def test_confirming_leaves_a_connection_alone_that_is_taken_into_use_meanwhile(
+    wire: Wire, redis_client: redis.Redis
+) -> None:
+    ask(wire, b"SET", b"text", b"x")
+    with contextlib.ExitStack() as stack:
+        answers = list[Callable[[], Any]]()
+
+        def use_the_other(_: StorageError) -> None:
+            redis_client.delete("late")
+            answers.append(stack.enter_context(question_under_way(partial(ask, wire), redis_client)))
+
+        with question_under_way(partial(ask, wire), redis_client) as answer:
+            wire.send(command_of(b"ZREM", b"text", b"x"), time.monotonic(), use_the_other)
+            answer()
+        send(wire, b"INCR", b"sent")
+
+        wire.confirm()
+
+        assert ask(wire, b"ECHO", b"mine") == b"mine"
+        assert [answer() for answer in answers] == [[b"late", b"x"]]
 
 
 @pytest.mark.parametrize("finds_out", ["by the next command", "when confirming", "when closing"])
