@@ -2,15 +2,17 @@
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import redis
 
-from flask_multilimit.engine import Hit, Limiter
+from flask_multilimit.engine import Hit, Limiter, RedisStorage
 from flask_multilimit.engine.algorithms.sliding_window import TRIM
 from support.asking import commands
 from support.bench import dies_at, exhaust, hits, rule
 from support.rates import RATES
+from support.servers import Server
 from support.waiting import until
 
 GONE = -2
@@ -51,6 +53,21 @@ def test_every_key_expires_within_two_windows(
         for hit in plan:
             left = client.pttl(hit.key)
             assert left == GONE or 0 <= left <= 2 * hit.rule.window_ms
+
+
+def test_key_that_expires_while_keys_are_listed_is_not_said_to_last_forever(server: Server) -> None:
+    first, second = hits("5/minute; 9/hour")
+
+    class Late(redis.Redis):
+        def pipeline(self, *arguments: Any, **options: Any) -> Any:
+            self.delete(first.key)
+            return super().pipeline(*arguments, **options)
+
+    with Late(unix_socket_path=server.url.removeprefix("unix://")) as client:
+        storage = RedisStorage(client)
+        storage.check((first, second))
+
+        assert [stored.key for stored in storage.keys("")] == [second.key]
 
 
 def end_of_millisecond(milliseconds: int) -> int:
