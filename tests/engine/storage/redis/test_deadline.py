@@ -60,6 +60,26 @@ def test_bytes_that_arrived_in_time_are_read_after_the_deadline(deadline: Deadli
     assert timed.recv_into(buffer) == 5
 
 
+class Busy:
+    """A socket of gevent while its hub is busy: what arrives in time is read only without waiting."""
+
+    def __init__(self, plain: socket.socket) -> None:
+        self._plain = plain
+        self.settimeout = plain.settimeout
+
+    def recv(self, size: int) -> bytes:
+        if self._plain.gettimeout():
+            raise TimeoutError
+        return self._plain.recv(size)
+
+
+def test_bytes_that_arrive_in_time_are_read_although_the_process_was_late(deadline: Deadline, ends: Ends) -> None:
+    ours, server = ends
+    server.sendall(b"in time")
+
+    assert TimedSocket(Busy(ours), deadline).recv(9) == b"in time"
+
+
 def test_bytes_that_have_not_arrived_by_the_deadline_are_not_awaited(deadline: Deadline, ends: Ends) -> None:
     timed = TimedSocket(ends[0], deadline)
     expire(deadline)
