@@ -102,10 +102,7 @@ class TimedSocket:
 
     def sendall(self, *arguments: Any) -> None:
         self._set_timeout()
-        try:
-            self.plain.sendall(*arguments)
-        except _NOT_YET:
-            raise TimeoutError("timed out") from None
+        self.plain.sendall(*arguments)
 
     def _read_arrived(self, receive: Callable[..., Any], *arguments: Any) -> Any:
         """Read what has arrived by now: this process may be late itself if it is busy, or has many greenlets."""
@@ -115,8 +112,6 @@ class TimedSocket:
             return receive(*arguments)
         except _NOT_YET:
             raise TimeoutError("timed out") from None
-        finally:
-            self.plain.settimeout(_AN_INSTANT)
 
     def settimeout(self, seconds: float | None) -> None:
         """Set the timeout. With 0, redis-py finds out whether there is anything to read."""
@@ -233,7 +228,6 @@ class TimedTlsConnection(Timed, _TlsInTime):
 
     def __init__(self, *, ssl_check_hostname: bool = True, **options: Any) -> None:
         super().__init__(ssl_check_hostname=ssl_check_hostname, **options)
-        self._handshake_done = False
 
     def connect(self) -> None:
         """Connect. If that fails after the handshake, say what may be wrong: the server checks a client certificate

@@ -416,7 +416,6 @@ class _SocketLine(_Line):
         poll = select.poll()
         poll.register(plain, select.POLLIN)
         self._poll = poll.poll
-        self._milliseconds: float | None = None
         is_local = plain.family == _socket.AF_UNIX
         self._polls: bool = is_local
         self._check_timers_at: float = math.inf if is_local else 0.0
