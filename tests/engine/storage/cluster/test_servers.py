@@ -46,6 +46,7 @@ class Failing(Nodes):
         self.error = error
         self.owner = FIRST
         self.asked: list[Address] = []
+        self.commands: list[tuple[Any, ...]] = []
 
     def client_at(self, address: Address) -> Client:
         return Client(self, address)
@@ -59,6 +60,7 @@ class Client:
         if command == ("CLUSTER", b"SLOTS"):
             return [[0, 16_383, self._nodes.owner]]
         self._nodes.asked.append(self._address)
+        self._nodes.commands.append(command)
         if self._address == FIRST:
             self._nodes.owner = SECOND
             raise self._nodes.error
@@ -69,6 +71,39 @@ def test_command_is_repeated_on_the_server_that_replaces_a_failed_one() -> None:
     nodes = Failing(RedisConnectionError("closed"))
     ClusterStorage(nodes).reset(["key"])
     assert nodes.asked == [FIRST, SECOND]
+
+
+def test_check_has_the_same_id_on_the_server_that_replaces_a_failed_one() -> None:
+    """That server may have been sent the charge already: under another id, it would charge twice."""
+    nodes = Failing(RedisConnectionError("closed"))
+    with pytest.raises(StorageError, match="wrong shape"):
+        ClusterStorage(nodes).check(hits())
+    assert nodes.asked[-1] == SECOND
+    assert len({check_id for _, _, _, _, _, check_id, *_ in nodes.commands}) == 1
+
+
+class Lost(Nodes):
+    """The only server and its client. Answers nothing after the first check."""
+
+    def __init__(self) -> None:
+        super().__init__([FIRST], SharedDeadline(None))
+        self.is_lost = False
+
+    def client_at(self, _: Address) -> Lost:
+        return self
+
+    def execute_command(self, *command: Any) -> Any:
+        self.is_lost |= command != ("CLUSTER", b"SLOTS")
+        if self.is_lost:
+            raise RedisConnectionError("closed")
+        return [[0, 16_383, FIRST]]
+
+
+def test_error_of_a_check_has_its_id_although_the_whole_cluster_is_lost() -> None:
+    """Otherwise, the guard would repeat the check under another id, and charge it twice."""
+    with pytest.raises(StorageError, match="closed") as caught:
+        ClusterStorage(Lost()).check(hits())
+    assert caught.value.check_id is not None
 
 
 def test_refund_is_not_repeated_after_a_lost_connection() -> None:
@@ -248,6 +283,12 @@ def test_client_of_a_server_is_kept_no_longer_than_it_is_used() -> None:
 
     assert list(cluster.made) == [used]
     assert used.node_of_cluster.redis_connection is used, "redis-py 5.0 closes the connections of a lost node"
+
+
+def test_connections_of_a_client_that_is_given_are_used(cluster: Cluster) -> None:
+    client: Any = cluster.shared_client
+    used = ClusterStorage.from_client(client).clients
+    assert {id(each) for each in used} <= {id(node.redis_connection) for node in client.get_nodes()}
 
 
 QUESTIONS: dict[str, Callable[[ClusterStorage, Hit], Any]] = {
