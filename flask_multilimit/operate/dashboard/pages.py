@@ -13,7 +13,7 @@ from ...control.store import KINDS
 from ...engine import ConfigurationError, StorageError
 from ...engine.errors import message_of, with_remedy
 from ...engine.keys import is_digest
-from ...engine.text import SafeLogger, unquoted
+from ...engine.text import SafeLogger, quoted, unquoted
 from ...insight import bans, clients
 from ...insight.changes import Entries, History, document_in_force, entries, history
 from ...insight.keys import slots_now
@@ -25,7 +25,7 @@ from ...insight.values import ROWS, Described, paged
 from ...serve.gate import gate_in_force
 from . import changes
 from .drawing import PLANE, SPARK, Drawing, draw, group_rates, share
-from .forms import encode_field, read_notice, require_own_form, sign_notice
+from .forms import read_notice, require_own_form, sign_notice
 from .shell import render, url
 from .visit import require_few_changes, visit
 
@@ -245,7 +245,7 @@ def subject_page() -> Response:
     return render(
         "subject.html",
         status=status,
-        who=encode_field(_who_in(request.args) or (found.who if found else "")),
+        who=quoted(_who_in(request.args) or (found.who if found else "")),
         done=read_notice("done"),
         unbanned=read_notice("unbanned"),
         has_lists=found is not None and _has_lists(found.type, found.value),

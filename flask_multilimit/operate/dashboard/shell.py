@@ -15,7 +15,7 @@ from markupsafe import Markup, escape
 from werkzeug.exceptions import HTTPException
 
 from ...config import PREFIX
-from ...engine.text import Phrase, visible_page
+from ...engine.text import Phrase, quoted, visible_page
 from ...insight.health import storage_state
 from ...insight.text import LocalTime, rate
 from ...serve.gate import gate_in_force
@@ -53,6 +53,7 @@ TEMPLATES.filters |= {
     "axis": axis,
     "iso": iso,
     "number": number,
+    "quoted": quoted,
     "rate": rate,
     "sent": encode_field,
     "share": share,

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
+from markupsafe import escape
 from werkzeug.test import TestResponse
 
 from flask_multilimit import IP, USER, Ban, MultiLimit, rate_limiter
@@ -14,6 +15,7 @@ from flask_multilimit.control import Control, Who
 from flask_multilimit.dashboard import Dashboard
 from flask_multilimit.engine import StorageError
 from flask_multilimit.engine.storage import MemoryStorage
+from flask_multilimit.engine.text import quoted
 from support.asking import statuses, view
 from support.changes import control_of
 from support.doubles import raising
@@ -172,6 +174,7 @@ def test_client_with_unusual_characters_can_be_reset_and_banned(app: Flask, ada:
     assert statuses(app, *["/mine"] * 3, environ_base=as_user) == [200, 200, 429]
     page = ada.get(SUBJECT, query_string={"type": "user", "value": user})
 
+    assert f'name="who" value="{escape(quoted(f"user:{user}"))}" placeholder' in page.text, "it looks like no other"
     assert "Quotas reset: 2." in ada.get(reset(ada, page).location).text
     assert statuses(app, "/mine", environ_base=as_user) == [200]
     preview = send(ada, ada.get(_link(page.text, "Ban")), ending="/change", reason="scraper")
@@ -258,6 +261,13 @@ def app_that_bans(**settings: Any) -> Flask:
     app.add_url_rule("/", "show", rate_limiter(type=IP, rules="2/minute", ban=ban)(view()))
     app.register_blueprint(Dashboard(multilimit, authorize=lambda: "ada"))
     return app
+
+
+def test_each_cell_of_rules_and_bans_has_the_label_that_a_phone_shows_instead_of_headings(banning: Flask) -> None:
+    statuses(banning, *["/"] * 5, environ_base=CLIENT)
+    page = banning.test_client().get(SUBJECT, query_string=ASKED).text
+    (ban,) = re.findall('<tr><th scope="row">ip-ban.*?</tr>', page, re.DOTALL)
+    assert re.findall('<td[^>]* data-label="([^"]+)"', ban) == ["ban", "used", "a request", "resets in"]
 
 
 def test_automatic_ban_is_shown_and_reset(banning: Flask) -> None:
