@@ -17,7 +17,8 @@ class _Forms(HTMLParser):
         given = {name: value or "" for name, value in attrs}
         if tag == "form":
             self._open = True
-            self.forms.append({"action": given.get("action", ""), "method": given.get("method", "get"), "fields": {}})
+            action = given.get("action", "").partition("#")[0]  # a browser scrolls there, and does not send it
+            self.forms.append({"action": action, "method": given.get("method", "get"), "fields": {}})
         elif tag == "input" and self._open and "name" in given:
             if given.get("type") in {"radio", "checkbox"} and "checked" not in given:
                 return

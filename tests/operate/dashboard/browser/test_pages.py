@@ -138,6 +138,19 @@ def test_mistakes_are_shown_beside_their_fields(visit: Visit, shop: Shop) -> Non
         tab.wrong.clear()
 
 
+def test_preview_is_in_view_on_a_phone_and_one_key_from_its_button(visit: Visit, shop: Shop) -> None:
+    with visit(size=NARROW, java_script_enabled=False) as tab:
+        page = tab.page
+        page.goto(f"{shop.url}change?endpoint=search&part=rule:ip-60s&what=rules&rules=9/minute")
+        page.get_by_role("textbox", name="Why").fill("sale")
+        page.get_by_role("button", name="Show what it would do").click()
+
+        page.wait_for_url("**#preview")
+        assert (page.locator("#preview").bounding_box() or {"y": NARROW[1]})["y"] < NARROW[1]
+        page.keyboard.press("Tab")
+        assert page.locator(":focus").inner_text() == "Change it"
+
+
 def test_limit_can_be_changed_and_undone(visit: Visit, shop: Shop) -> None:
     with visit() as tab:
         page = tab.page
