@@ -16,7 +16,7 @@ from ..engine.errors import brief
 from ..engine.keys import NAME_PATTERN
 from ..engine.text import LONGEST_NAME, LONGEST_NUMBER, Phrase
 from .addresses import Networks, network_from
-from .subjects import FromText, LimitType, SingleType
+from .subjects import FromText, LimitType, SingleType, address_of
 
 IMPORT_PATH = r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*"
 IMPORT_PATTERN = f"^{IMPORT_PATH}$"
@@ -103,7 +103,7 @@ class ExemptNetworks(FromText):
         self._networks: Networks[str] = Networks((network_from(each), each) for each in networks)
 
     def __call__(self) -> bool:
-        return self._networks.find(request.remote_addr or "") is not None
+        return self._networks.find(address_of(request)) is not None
 
 
 def imported(option: str, text: str) -> Callable[..., Any]:

@@ -16,6 +16,7 @@ from werkzeug.test import create_environ
 import flask_multilimit
 from flask_multilimit import ConfigurationError, LimitType, MultiLimit, rate_limiter
 from flask_multilimit.declare.addresses import network_of
+from flask_multilimit.declare.written import ExemptNetworks
 from support.doubles import RecordingStorage, raising
 
 
@@ -130,6 +131,18 @@ class TestAddresses:
         def handle_event(environ: dict[str, Any], _: Any) -> list[bytes]:
             with app.request_context(environ):  # no before_request functions run
                 multilimit.check("1/minute", scope="events", type=LimitType.IP)
+            return []
+
+        served: Any = ProxyFix(handle_event, x_for=1)
+        with pytest.raises(BadRequest):
+            served(create_environ(headers={"X-Forwarded-For": '"x, 198.51.100.1'}), lambda *_: None)
+
+    def test_nor_does_it_exempt_an_event_of_flask_socketio(self, app: Flask) -> None:
+        is_exempt = ExemptNetworks(["198.51.100.1"])
+
+        def handle_event(environ: dict[str, Any], _: Any) -> list[bytes]:
+            with app.request_context(environ):
+                is_exempt()
             return []
 
         served: Any = ProxyFix(handle_event, x_for=1)
