@@ -98,13 +98,13 @@ def client_from(gate: AppGate, text: str) -> Client:
     where it can be of one type only; a subject of several types, or the digest of a long one, as `bans` lists it:
     ``user+ip:[["user", "ada"], ["ip", "203.0.113.7"]]``. Raises :class:`ConfigurationError`, which names the
     choices."""
-    text = unquoted(text)
+    given, text = text, unquoted(text)
     type_name, _, value = text.partition(":")
     gate.plans.ensure()
     if gate.plans.parts_of(Subject(type_name, value)) or is_digest(value):
         return client_of(gate, type_name, value)
     try:
-        who = Who.parse(text)
+        who = Who.parse(given)  # which reads what is quoted, too: once
     except ConfigurationError:
         if text.startswith("ip:") and len(value) <= LONGEST_SUBJECT:  # a peer without an address, such as "unix:"
             gate.subjects.require_clients({type_name: value})

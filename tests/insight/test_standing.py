@@ -19,6 +19,7 @@ from flask_multilimit import IP, USER, Ban, ConfigurationError, MultiLimit, Rule
 from flask_multilimit.dashboard import Dashboard
 from flask_multilimit.declare.subjects import Subject
 from flask_multilimit.engine import Decision, Hit, MemoryStorage, StorageError, hits_for
+from flask_multilimit.engine.text import quoted
 from flask_multilimit.insight.bans import bans, reset, unban
 from flask_multilimit.insight.changes import entries
 from flask_multilimit.insight.clients import client_from
@@ -683,6 +684,13 @@ def test_client_without_a_usual_address_is_let_pass_by_the_commands_that_name_it
 def test_value_without_type_is_understood_when_one_type_fits(app: Flask) -> None:
     assert client_from(gate_of(app), "key-0").text == "api_key:key-0"
     assert why(app, "api_key:key-0").who == why(app, "key-0").who
+
+
+def test_quoted_value_that_looks_quoted_itself_names_no_other_client(app: Flask) -> None:
+    value = '"api_key:bob\\n"'
+    with pytest.raises(ConfigurationError):
+        client_from(gate_of(app), quoted(value))
+    assert client_from(gate_of(app), quoted("api_key:bob\n")).text == "api_key:bob\n"
 
 
 def test_value_that_fits_several_types_is_an_error_with_choices() -> None:

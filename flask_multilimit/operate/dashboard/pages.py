@@ -230,7 +230,7 @@ def _client_in(given: Mapping[str, str], value: str) -> clients.Client | None:
 
 
 def _who_in(given: Mapping[str, str]) -> str:
-    return unquoted(given.get("who", "").strip())
+    return given.get("who", "").strip()
 
 
 def subject_page() -> Response:
@@ -245,7 +245,7 @@ def subject_page() -> Response:
     return render(
         "subject.html",
         status=status,
-        who=quoted(_who_in(request.args) or (found.who if found else "")),
+        who=quoted(unquoted(_who_in(request.args)) or (found.who if found else "")),
         done=read_notice("done"),
         unbanned=read_notice("unbanned"),
         has_lists=found is not None and _has_lists(found.type, found.value),
