@@ -109,9 +109,10 @@ def sizes_of(rows: Sequence[Sequence[str]], indent: int = 0, *, whole: bool = Fa
 
 
 def aligned(row: Sequence[str], sizes: Sequence[int], indent: int) -> list[str]:
-    """The lines of one row. Only its first line begins with text, which may be that of a client."""
+    """The lines of one row. Unless they are indented, only its first line begins with text, which may be a client's."""
+    hanging = "" if indent else " "
     cells = [
-        textwrap.wrap(visible(cell), max(size, 2), break_on_hyphens=False, subsequent_indent="" if place else " ")
+        textwrap.wrap(visible(cell), max(size, 2), break_on_hyphens=False, subsequent_indent="" if place else hanging)
         or [""]
         for place, (cell, size) in enumerate(zip(row, sizes, strict=True))
     ]
