@@ -158,7 +158,7 @@ class DynamicRules:
                 "or for a subject without any, %s: %r",
                 self.declaration.shown_name,
                 where,
-                "this error ends the request"
+                "this error ends the request, unless the limiter is on trial"
                 if fallback is None
                 else f"and for one that several clients may share, its fallback ({'; '.join(map(str, fallback))})",
                 error,

@@ -219,6 +219,12 @@ class Plan:
         return Plan(self.scope, None, limiters, cached_apply=self.cached_apply)
 
     @cached_property
+    def without_trials(self) -> Plan:
+        """The plan without the limiters that never refuse; the plan itself if it has none."""
+        limiters = tuple(each for each in self.limiters if not each.declaration.shadow)
+        return self if limiters == self.limiters else replace(self, limiters=limiters)
+
+    @cached_property
     def is_steady(self) -> bool:
         """Whether it depends on nothing but the subjects of a request."""
         return not any(
@@ -273,7 +279,7 @@ class Plan:
                 try:
                     hits = _hits_now(limiter, subject, about)
                 except NoRules as error:
-                    failure = failure or error.__cause__
+                    failure = failure or (None if declared.shadow else error.__cause__)
                 except Exception as error:
                     if not about.has_ended:
                         raise

@@ -310,14 +310,21 @@ class AppGate(AppState):
     def _applied(
         self, plan: Plan, record: Record | None, resolve: Resolve | None = None, about: About = REQUEST
     ) -> AppliedLimits | None:
-        """The limits that apply to the current request, which may have ended; ``None`` if a list allows it."""
+        """The limits that apply to the current request, which may have ended; ``None`` if a list allows it. Those on
+        trial are left out if a callable of one fails."""
         if self.access is not None and self._lists.allows(record or self._records.current(), resolve):
             return None
         try:
             applied = plan.same_for_all
             return plan.apply(resolve or self.subjects.resolve, about) if applied is None else applied
-        except ConfigurationError as error:
-            raise ConfigurationError(f'limiter on "{plan.scope}": {error}') from error
+        except Exception as error:
+            if plan.without_trials is not plan:
+                applied = self._applied(plan.without_trials, record, resolve, about)
+                log_once_a_minute(self.app, error, "a limit on trial failed at %s; none is checked there", plan.scope)
+                return applied
+            if isinstance(error, ConfigurationError):
+                raise ConfigurationError(f'limiter on "{plan.scope}": {error}') from error
+            raise
 
     def _decide_inline(self, scope: str, applied: AppliedLimits) -> Decision:
         """Check limits that are given in the call. Returns a refusal; otherwise, raises as :meth:`check`."""

@@ -1,12 +1,12 @@
 """`shadow=True`: the limiter is checked, counted and signalled, but never refuses."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from flask import Flask
 
-from flask_multilimit import Decision, LimitType, MultiLimit, current_decision, rate_limiter
+from flask_multilimit import Decision, LimitType, MultiLimit, Reserve, current_decision, rate_limiter
 from flask_multilimit.engine import Limiter
 from flask_multilimit.serve.gate import gate_of
 from flask_multilimit.signals import limits_checked, request_rejected, shadow_rejected
@@ -103,3 +103,55 @@ def test_shadow_does_not_wait_or_call_on_rejected(app: Flask, any_storage: Any) 
 
     assert statuses(app, "/", "/") == [200, 200]
     assert (rejected, slept) == ([], [])
+
+
+FAILING: dict[str, Callable[[Callable[[], Any]], dict[str, Any]]] = {
+    "cost": lambda fails: {"cost": fails},
+    "exempt_when": lambda fails: {"exempt_when": fails},
+    "priority": lambda fails: {"rules": "4/minute", "reserve": Reserve({"high": 0.5}, fails)},
+    "rules": lambda fails: {"rules": fails},
+    "type": lambda fails: {"type": fails, "name": "tenant"},
+    "user": lambda _: {"type": LimitType.USER},
+}
+
+
+def raises() -> None:
+    raise ValueError("no number")
+
+
+@pytest.mark.parametrize("fails", [raises, lambda: raises])
+@pytest.mark.parametrize("what", FAILING)
+def test_trial_whose_callable_fails_changes_no_answer_and_is_logged(
+    app: Flask, any_storage: Any, what: str, fails: Callable[[], Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    app.testing = False
+    MultiLimit(app, storage=any_storage, user_loader=fails, default_limits="2/hour")
+    trial = rate_limiter(shadow=True, **{"rules": "1/minute", **FAILING[what](fails)})
+    app.add_url_rule("/", "view", trial(view()))
+
+    assert statuses(app, "/", "/", "/") == [200, 200, 429]
+    assert len(caplog.records) == 1
+
+
+def test_limit_that_fails_beside_a_trial_still_ends_the_request_with_its_error(app: Flask, any_storage: Any) -> None:
+    app.testing = False
+    MultiLimit(app, storage=any_storage)
+    trial, failing = rate_limiter(rules="1/minute", shadow=True), rate_limiter(rules="9/hour", cost=raises)
+    app.add_url_rule("/", "view", trial(failing(view())))
+
+    assert statuses(app, "/", "/") == [500, 500]
+
+
+@pytest.mark.parametrize("what", FAILING)
+def test_limit_whose_callable_fails_refuses_nobody_while_it_is_set_to_shadow(
+    app: Flask, any_storage: Any, what: str
+) -> None:
+    app.testing = False
+    multilimit = MultiLimit(app, storage=any_storage, user_loader=raises)
+    app.add_url_rule("/", "view", rate_limiter(**{"rules": "1/minute", **FAILING[what](raises)})(view()))
+
+    before = statuses(app, "/")
+    with app.app_context():
+        multilimit.control.override("view", shadow=True, for_=60, force=True)
+
+    assert before + statuses(app, "/", "/") == [500, 200, 200]
