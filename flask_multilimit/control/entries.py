@@ -14,7 +14,7 @@ from pydantic import Field, PlainSerializer, PlainValidator, field_validator, mo
 from ..declare.addresses import Network, Who, addresses_in, mistaken_client
 from ..declare.data import NO_IMPORTS, Text, Written, WrittenLimiter, WrittenRules, rules_of, validated
 from ..engine import ConfigurationError, Rule
-from ..engine.text import LONGEST_NAME, Phrase, is_storable
+from ..engine.text import LONGEST_NAME, Phrase, is_storable, quoted
 from .store import FORMAT, MOST_ENTRIES, MOST_OVERRIDES, ListingKind
 
 MOST_TIMES = 1000
@@ -115,7 +115,7 @@ class Override(_Entry):
     def __str__(self) -> str:
         where: str = Phrase("at {endpoint}", endpoint=self.endpoint) if self.endpoint else ""
         where = Phrase("everywhere") if self.endpoint == "*" else where
-        which: str = str(self.who or "")
+        which: str = quoted(str(self.who or ""))
         if self.rule or self.limiter:
             named = self.rule or self.limiter
             which = Phrase("rule {name}", name=named) if self.rule else Phrase("limiter {name}", name=named)
@@ -166,7 +166,7 @@ class Listing(_Entry):
         return (self.who,)
 
     def __str__(self) -> str:
-        return Phrase("{kind} {who}", kind=_KINDS.get(self.kind, self.kind), who=self.who)
+        return Phrase("{kind} {who}", kind=_KINDS.get(self.kind, self.kind), who=quoted(str(self.who)))
 
 
 _KINDS = {"ban": Phrase("ban"), "deny": Phrase("deny"), "allow": Phrase("allow")}

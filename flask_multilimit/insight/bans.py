@@ -95,7 +95,7 @@ def _by_hand(gate: AppGate) -> Iterator[BanInForce]:
         if each.kind == "ban":
             yield BanInForce(
                 who=str(each.who),
-                shown=str(each.who),
+                shown=quoted(str(each.who)),
                 by=each.author,
                 endpoint="*",
                 since=each.since,

@@ -87,9 +87,8 @@ class Client:
     @property
     def shown(self) -> str:
         """For people."""
-        if self.parts:
-            return " + ".join(subject_text(*each) for each in self.parts)
-        named = [(name, value) for name, value in self.given.items() if name != ANONYMOUS or len(self.given) == 1]
+        several = {name: value for name, value in self.given.items() if name != ANONYMOUS or len(self.given) == 1}
+        named = self.parts or several.items()
         return " + ".join(subject_text(*each) for each in named) if named else self.text
 
 

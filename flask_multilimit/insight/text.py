@@ -71,12 +71,11 @@ def plural(number: int, noun: str, several: str = "") -> str:
 def subject_text(type_name: str, value: str, parts: Sequence[Subject] = ()) -> str:
     """A subject for people: ``ada``, ``everyone``, or ``ada + 203.0.113.7`` for one of several ``parts``."""
     if parts:
-        return " + ".join(part.value or "everyone" for part in parts)
+        return " + ".join(subject_text(*part) for part in parts)
     if type_name == EVERYONE.type:
         return "everyone"
-    text = quoted(value) or "(empty)"
     looks_typed = type_name == LimitType.IP.value and ":" in value and not usual_network(value)
-    return f"{type_name}:{text}" if looks_typed else text
+    return quoted(f"{type_name}:{value}" if looks_typed else value) or "(empty)"
 
 
 def shown_subject(plans: Plans, type_name: str, value: str) -> str:

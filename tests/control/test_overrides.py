@@ -729,7 +729,7 @@ def test_changes_of_different_limits_are_separate_entries_whatever_blanks_their_
     shop.control.override("show", who="user:x   ", times=2, lasting=True, force=True)
     shop.control.override("show   user:x", off=True, lasting=True, force=True)
     assert [str(each) for each in shop.control.entries()] == [
-        "user:x    at show: 2 times the count",
+        '"user:x   " at show: 2 times the count',
         "at show   user:x: off",
     ]
 

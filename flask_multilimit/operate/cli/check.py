@@ -105,7 +105,7 @@ _BY_REQUEST = (
 def _list_text(listed: ListStanding, *, limited: bool) -> str:
     state = {"ban": "banned", "allow": "allowed", "deny": "denied"}[listed.action]
     below = " Without this entry, the limits below would decide." if limited else ""
-    return f"{listed.who} is {state} ({listed.where}), and lists come before limits.{below}"
+    return f"{quoted(listed.who)} is {state} ({listed.where}), and lists come before limits.{below}"
 
 
 def _verdict(request: RequestStanding, listed: ListStanding | None, *, others: bool = False) -> str:
@@ -157,7 +157,7 @@ def _resets(seconds: float) -> str:
 def _why_lines(found: Standing) -> list[str]:
     counted = f"  (counted by: {', '.join(found.types)})" if found.types else ""
     color = {"banned": "red", "denied": "red", "refused": "red", "unknown": "yellow"}.get(found.state, "green")
-    lines = [f"{console.style(found.who or found.shown, bold=True)}{counted}"]
+    lines = [f"{console.style(quoted(found.who) or found.shown, bold=True)}{counted}"]
     lines += [console.style(line, fg=color) for line in console.paragraph(found.verdict)]
     rows = [(each.id, each.text, each.author, each.reason) for each in found.entries]
     lines += console.table(rows, ("ENTRY", "CHANGE", "BY", "REASON"))
@@ -183,7 +183,7 @@ def _lift_lines(commands: Sequence[str]) -> list[str]:
 
 def _past_lines(found: Past) -> list[str]:
     color = "green" if found.state == "passes" else "red"
-    lines = [console.style(found.who or found.shown, bold=True)]
+    lines = [console.style(quoted(found.who) or found.shown, bold=True)]
     lines += [console.style(line, fg=color) for line in console.paragraph(found.verdict)]
     return [*lines, *_bans(found.bans), *_refusals(found)]
 

@@ -255,7 +255,7 @@ def unban_command(who: str, action: Action) -> None:
     if not action.dry_run:
         reason, author = action.reason, action.author
         found = unban(gate, client, reason=reason, author=author)
-        if found.keys and (problem := add_to_history(gate, "unban", found.who, reason=reason, author=author)):
+        if found.keys and (problem := add_to_history(gate, "unban", quoted(found.who), reason=reason, author=author)):
             console.echo(f"Lifted, but the history does not show it: {problem}", err=True)
     left = [each for each in refusing_lists(gate, client) if each not in found.entries]
     show(
@@ -269,7 +269,7 @@ def unban_command(who: str, action: Action) -> None:
 def _lifted_lines(found: Lifted, done: str, left: Sequence[str] = ()) -> list[str]:
     others = [f"Still in force: {', '.join(left)}."] if left else []
     if not (found.entries or found.keys):
-        return [f"Nothing to lift: no ban of {found.who} is in force.", *others]
+        return [f"Nothing to lift: no ban of {quoted(found.who)} is in force.", *others]
     begun = [f"{plural(len(found.keys), 'ban')} started by limiters"] if found.keys else []
     return [f"{done}: {', '.join([*found.entries, *begun])}.", *others]
 

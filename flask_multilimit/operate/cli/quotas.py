@@ -11,7 +11,7 @@ import click
 from ...declare.subjects import Subject, subjects_given
 from ...engine import ConfigurationError
 from ...engine.errors import brief
-from ...engine.text import is_storable
+from ...engine.text import is_storable, quoted
 from ...insight.bans import add_to_history
 from ...insight.clients import applied_at, require_limiters
 from ...insight.keys import Key, all_keys, keys, keys_of, prefixes_of, stored_keys
@@ -64,7 +64,7 @@ def reset_command(
     """
     given = subjects_given(ip=ip, user=user, everyone=everyone, subjects=subjects)
     _require_one_place(endpoint, method, given, everywhere=everywhere, everything=everything)
-    whose = " + ".join(str(Subject(*each)).removeprefix("ip:") for each in given.items())
+    whose = " + ".join(quoted(str(Subject(*each)).removeprefix("ip:")) for each in given.items())
     what = f"{whose} {_place(endpoint, method)}" if given else "all quotas of all subjects"
     gate = current_gate()
     gate.subjects.require_clients(given)

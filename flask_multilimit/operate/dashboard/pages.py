@@ -267,7 +267,7 @@ def reset() -> Response:
         return _not_possible(error)
     if number:
         _add_to_history(
-            "reset", f"{client.text or client.shown} {f'at {endpoint}' if endpoint else 'at all endpoints'}"
+            "reset", f"{quoted(client.text) or client.shown} {f'at {endpoint}' if endpoint else 'at all endpoints'}"
         )
     return _redirect_to(_subject_url(done=sign_notice(str(number))))
 
@@ -280,7 +280,7 @@ def unban() -> Response:
     except (ConfigurationError, StorageError) as error:
         return _not_possible(error)
     if lifted.keys:
-        _add_to_history("unban", lifted.who)
+        _add_to_history("unban", quoted(lifted.who))
     return _redirect_to(_subject_url(unbanned=sign_notice(str(len(lifted.entries) + len(lifted.keys)))))
 
 

@@ -12,7 +12,7 @@ from flask.testing import FlaskClient
 
 from flask_multilimit import DEFAULT, IP, USER, LimitType, MultiLimit, rate_limiter
 from flask_multilimit.engine import Limiter, hits_for, storage_from_uri
-from flask_multilimit.engine.text import quoted, visible
+from flask_multilimit.engine.text import quoted
 from operate.cli.conftest import ADDRESS, Command, call
 from support.asking import view
 
@@ -133,7 +133,7 @@ SEEN_ALIKE = ["user:bob\\nx", "user:bob\nx", "user:a\u202eb", "user:a\\u202eb", 
 
 
 @pytest.mark.parametrize("who", SEEN_ALIKE)
-def test_names_and_commands_that_bans_and_why_show_are_those_of_this_client_when_they_are_copied(
+def test_names_and_commands_that_are_shown_are_those_of_this_client_when_they_are_copied(
     on_server: Command, who: str
 ) -> None:
     for each in SEEN_ALIKE:
@@ -146,8 +146,11 @@ def test_names_and_commands_that_bans_and_why_show_are_those_of_this_client_when
 
     assert len(shown) == len(SEEN_ALIKE)
     assert shlex.split(lift)[1] in shown
+    assert told.startswith(f"{quoted(who)}  (counted by")
+    for listed in ("entries", "history"):
+        assert re.search(rf" ban {re.escape(quoted(who))}(?:  |\n)", on_server(listed, columns=120).out)
     assert on_server("why", who, "--json").json["lift"] == [f"flask multilimit unban {shlex.quote(who)}"]
-    assert on_server(*shlex.split(lift), "--yes").out == f"Lifted: ban {visible(who)}.\n"
+    assert on_server(*shlex.split(lift), "--yes").out == f"Lifted: ban {quoted(who)}.\n"
     assert [each["who"] for each in on_server("bans", "--json").json["bans"]] == [
         each for each in SEEN_ALIKE if each != who
     ]

@@ -105,7 +105,7 @@ class TestResetInTheHistory:
     ) -> None:
         assert shop.get("/api/items", environ_overrides={"HTTP_X_USER": "\udc80"}).status_code == 200
         on_server("reset", "api.items", "--user", "\udc80", "--yes")
-        assert self.history(on_server) == [("reset", "user:\\udc80 at api.items", user_name(), "")]
+        assert self.history(on_server) == [("reset", '"user:\\udc80" at api.items', user_name(), "")]
 
     def test_history_is_not_written_when_control_is_switched_off(self, on_server: Command, shop: FlaskClient) -> None:
         call(shop, "/update")

@@ -180,7 +180,7 @@ def test_client_with_unusual_characters_can_be_reset_and_banned(app: Flask, ada:
     preview = send(ada, ada.get(_link(page.text, "Ban")), ending="/change", reason="scraper")
     assert send(ada, preview, ending="/change", method="post").status_code == 303
     assert [each.who for each in control_of(app).entries()] == [Who(None, "user", user)]
-    listed = ada.get(_link(ada.get(f"{ROOT}lists").text, "user:"))
+    listed = ada.get(_link(ada.get(f"{ROOT}lists").text, re.escape(escape(quoted(f"user:{user}")))))
     assert send(ada, listed, ending="/unban").status_code == 303
     assert control_of(app).entries() == ()
 
