@@ -18,6 +18,7 @@ from ...control.control import Preview
 from ...control.entries import Listing, Override
 from ...control.store import MOST_ENTRIES
 from ...control.watch import LONGEST_COPY
+from ...declare.addresses import Who
 from ...engine import ConfigurationError
 from ...engine.rules import rules_in
 from ...engine.text import quoted
@@ -219,8 +220,10 @@ def _id_of(in_force: Sequence[Override | Listing], what: Sequence[str], *, limit
     first, second = (*what, None, None)[:2]
     if limiter is None and who is None and second is None and any(each.id == first for each in in_force):
         return str(first)
-    given = (first, second, limiter, who)
-    found = [each for each in in_force if _target_of(each) in {given, (None, None, None, first)}]
+    given = {(first, second, limiter, None if who is None else Who.parse(who))}
+    with suppress(ConfigurationError):  # it may be an endpoint
+        given.add((None, None, None, Who.parse(first)))
+    found = [each for each in in_force if _target_of(each) in given]
     if len(found) == 1:
         return found[0].id
     named = " ".join(part for part in (*what, limiter, who) if part)
@@ -231,11 +234,10 @@ def _id_of(in_force: Sequence[Override | Listing], what: Sequence[str], *, limit
     raise ConfigurationError(f"{named}: {many} that. Give the ID of one: {shown}")
 
 
-def _target_of(entry: Override | Listing) -> tuple[str | None, ...]:
-    who = None if entry.who is None else str(entry.who)
+def _target_of(entry: Override | Listing) -> tuple[str | Who | None, ...]:
     if entry.kind != "override":
-        return (None, None, None, who)
-    return (entry.endpoint, entry.rule, entry.limiter, who)
+        return (None, None, None, entry.who)
+    return (entry.endpoint, entry.rule, entry.limiter, entry.who)
 
 
 @command("unban", short_help="Lift every ban of a client.")

@@ -55,6 +55,16 @@ def test_set_changes_a_limit_and_unset_restores_it(on_server: Command, shop: Fla
     assert [each["what"] for each in on_server("history", "--json").json["changes"]] == ["undo", "set"]
 
 
+@pytest.mark.parametrize("who", ["203.0.113.7:80", "ip:203.0.113.7", "user:bob\n", '"user:bob\\n"'])
+def test_unset_understands_clients_as_deny_does(on_server: Command, who: str) -> None:
+    on_server("deny", who, "--lasting", "--yes")
+    on_server("set", "*", "--who", who, "--rules", "9/minute", "--lasting", "--yes", "--force")
+
+    assert on_server("unset", "*", "--who", who, "--yes").code == 0
+    assert on_server("unset", who, "--yes").code == 0
+    assert on_server("entries", "--json").json["entries"] == []
+
+
 @pytest.mark.parametrize("ahead", [-86_400, 86_400])
 def test_durations_are_right_on_a_machine_with_a_wrong_clock(
     on_server: Command, shop: FlaskClient, monkeypatch: pytest.MonkeyPatch, ahead: int
