@@ -115,7 +115,7 @@ FAILING: dict[str, Callable[[Callable[[], Any]], dict[str, Any]]] = {
 }
 
 
-def raises() -> None:
+def raises() -> int:
     raise ValueError("no number")
 
 
