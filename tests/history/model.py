@@ -41,8 +41,12 @@ class SlidingWindow:
     def settle(
         state: Charges | None, quota: Quota, cost: int, units: int, until: int, now: int, check_id: bytes
     ) -> Charges:
-        del cost, units, until, now  # histories have refunds only
-        return _window(state, quota).without(check_id).charges
+        """A smaller charge stays at its own instant; additional units are charged now."""
+        del quota, until
+        kept = [
+            each._replace(cost=min(each.cost, units)) if each.check_id == check_id else each for each in state or ()
+        ]
+        return tuple(each for each in (*kept, Charge(now, max(units - cost, 0), check_id)) if each.cost)
 
     @staticmethod
     def drop_future(state: Charges | None, quota: Quota, now: int) -> Charges | None:
@@ -71,8 +75,8 @@ class World(NamedTuple):
 
     def after(self, operation: Operation) -> tuple[tuple[int, ...], World]:
         """The reply to ``operation`` at its recorded instant, and the world after it."""
-        if operation.kind == "refund":
-            return (), self._after_refund(operation)
+        if operation.kind in {"refund", "settle"}:
+            return (), self._after_settlement(operation)
         return self._after_check(operation)
 
     def _after_check(self, operation: Operation) -> tuple[tuple[int, ...], World]:
@@ -82,7 +86,7 @@ class World(NamedTuple):
             for hit in hits
             if hit.cost and (recognise := _algorithm_of(hit).recognise)
         )
-        found = [_algorithm_of(hit).evaluate(states.get(hit.key), hit.rule.quota, hit.cost, now) for hit in hits]
+        found = [_algorithm_of(hit).evaluate(states.get(hit.key), hit.rule.quota, hit.needed, now) for hit in hits]
         refusals = [0 if again else outcome[1] for outcome in found]
         allowed = all(hit.shadow or not refusal for hit, refusal in zip(hits, refusals, strict=True))
         delay = max((outcome[2] for hit, outcome in zip(hits, found, strict=True) if not hit.shadow), default=0)
@@ -103,12 +107,17 @@ class World(NamedTuple):
             reply += remaining, refusal, reset_after
         return tuple(reply), World(max(self.now, now), frozenset(states.items()))
 
-    def _after_refund(self, operation: Operation) -> World:
-        states = dict(self.states)
-        for hit, until in ((charge.hit, charge.until) for charge in operation.charges):
+    def _after_settlement(self, operation: Operation) -> World:
+        states, now = dict(self.states), operation.at if operation.reply else self.now
+        for hit, until, units in operation.charges:
             state = states.get(hit.key)
-            if state is not None:
+            if state is not None or units:
                 states[hit.key] = _algorithm_of(hit).settle(
-                    state, hit.rule.quota, hit.cost, 0, until, self.now, operation.id
+                    state, hit.rule.quota, hit.cost, units, until, now, operation.id
                 )
         return World(self.now, frozenset(states.items()))
+
+    def without(self, hits: tuple[Hit, ...]) -> World:
+        """The world after a reset."""
+        reset = {hit.key for hit in hits}
+        return World(self.now, frozenset(each for each in self.states if each[0] not in reset))

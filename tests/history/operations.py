@@ -7,12 +7,14 @@ from flask_multilimit.engine import Hit
 from flask_multilimit.engine.decision import Charge
 from flask_multilimit.engine.reply import NOW, RETRY_AFTERS
 
+Kind = Literal["check", "repeat", "peek", "refund", "settle"]
+
 
 @dataclass(frozen=True, slots=True)
 class Operation:
     """One call of a limiter. It took effect between ``invoked`` and ``returned``."""
 
-    kind: Literal["check", "repeat", "peek", "refund"]
+    kind: Kind
     """"repeat" is a check whose id was given, so that it may have been charged before."""
     invoked: int
     """Nanoseconds of a clock that all processes of the machine share."""
@@ -22,7 +24,7 @@ class Operation:
     reply: tuple[int, ...] = ()
     """As the storage gave it; nothing for a refund."""
     charges: tuple[Charge, ...] = ()
-    """The charges that a refund takes back."""
+    """The charges that a refund takes back, or that are settled at their units."""
 
     @property
     def at(self) -> int:

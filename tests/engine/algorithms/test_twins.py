@@ -12,11 +12,13 @@ import redis
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from flask_multilimit.engine import Ban, Concurrent, Decision, Hit, Limiter, MemoryStorage, RedisStorage, Rule, hits_for
+from flask_multilimit.engine import Ban, Concurrent, Decision, Limiter, MemoryStorage, RedisStorage, Rule, hits_for
 from flask_multilimit.engine.algorithms import ALGORITHMS
+from flask_multilimit.engine.decision import Charge
 from flask_multilimit.engine.reply import NOW, RESET_AFTERS, RETRY_AFTERS
+from history.model import World
+from history.operations import Kind, Operation
 from support.clock import Clock
-from support.oracle import Oracle
 from support.rates import RATES
 from support.server_clock import ServerClock, scripts_read_clock_of_test
 
@@ -129,13 +131,13 @@ def step(*, back: bool) -> st.SearchStrategy[Advance | Ask | Again]:
 
 @dataclass
 class History:
-    """Plays the same steps to all limiters, and to the oracle if there is one, and compares every reply."""
+    """Plays the same steps to all limiters, and in the model if there is one, and compares every reply."""
 
     plan: list[Rule]
     changed: list[Rule]
     clock: Clock
     limiters: list[Limiter]
-    oracle: Oracle | None = None
+    model: World | None = None
     decisions: list[list[Decision]] = field(default_factory=list)
     """The decisions of each check so far, one per limiter."""
     bans: tuple[Ban | None, Ban | None] = (None, None)
@@ -178,9 +180,9 @@ class History:
             shadow=self.shadow,
         )
         if step.how == "peek":
-            self._compare(hits, [limiter.peek(hits) for limiter in self.limiters])
+            self._compare("peek", [limiter.peek(hits) for limiter in self.limiters])
             return
-        self._note(hits, [limiter.check(hits) for limiter in self.limiters])
+        self._note([limiter.check(hits) for limiter in self.limiters])
 
     def _again(self, step: Again) -> None:
         decisions = self.decisions[step.which % len(self.decisions)]
@@ -192,12 +194,12 @@ class History:
             return
         elif step.how == "repeat":
             again = zip(self.limiters, decisions, strict=True)
-            self._note(hits, [limiter.check(hits, check_id=decision.id) for limiter, decision in again])
+            self._note([limiter.check(hits, check_id=decision.id) for limiter, decision in again])
         else:
             for limiter in self.limiters:
                 limiter.reset(hits)
-            if self.oracle:
-                self.oracle.reset(hits)
+            if self.model:
+                self.model = self.model.without(hits)
 
     def _latest(self, check_id: UUID) -> list[Decision]:
         """A client that repeats a check has the decisions of its last attempt."""
@@ -205,24 +207,29 @@ class History:
 
     def _settle(self, decisions: list[Decision], units: int) -> None:
         self.settled.add(decisions[0].id)
-        if self.oracle:
-            self.oracle.settle(decisions[0], units, self.clock.now)
         for limiter, decision in zip(self.limiters, decisions, strict=True):
-            charges = [charge._replace(units=units) for charge in decision.charges]
+            charges = tuple(charge._replace(units=units) for charge in decision.charges)
             limiter.storage.settle(decision.id, charges)
+        if self.model:
+            self._told("settle", decisions[0], charges)
 
-    def _note(self, hits: tuple[Hit, ...], decisions: list[Decision]) -> None:
-        self._compare(hits, decisions, charged_as=decisions[0].id)
+    def _note(self, decisions: list[Decision]) -> None:
+        self._compare("repeat", decisions)
         self.decisions.append(decisions)
 
-    def _compare(self, hits: tuple[Hit, ...], decisions: list[Decision], charged_as: UUID | None = None) -> None:
-        first, *others = [list(decision.reply) for decision in decisions]
+    def _compare(self, kind: Kind, decisions: list[Decision]) -> None:
+        first, *others = [decision.reply for decision in decisions]
         for other in others:
-            assert other == first
-        if self.oracle and charged_as:
-            assert first == self.oracle.check(hits, self.clock.now, charged_as)
-        elif self.oracle:
-            assert first == self.oracle.peek(hits, self.clock.now)
+            assert list(other) == list(first)
+        if self.model:
+            assert tuple(first) == self._told(kind, decisions[0])
+
+    def _told(self, kind: Kind, decision: Decision, charges: tuple[Charge, ...] = ()) -> tuple[int, ...]:
+        """The reply of the model, which goes on with the world after it."""
+        assert self.model
+        asked = Operation(kind, 0, 0, decision.check_id, decision.hits, (self.clock.now,), charges)
+        reply, self.model = self.model.after(asked)
+        return reply
 
 
 @dataclass(frozen=True)
@@ -245,7 +252,7 @@ class Game:
         self,
         client: redis.Redis,
         compile_after: float,
-        oracle: Oracle | None = None,
+        model: World | None = None,
         bans: tuple[Ban | None, Ban | None] = (None, None),
         *,
         shadow: bool = False,
@@ -255,7 +262,7 @@ class Game:
         limiters = [Limiter(RedisStorage(client)), Limiter(MemoryStorage(clock))]
         try:
             with scripts_read_clock_of_test(compile_after=compile_after):
-                History(self.plan, self.changed, clock, limiters, oracle, bans=bans, shadow=shadow).play(self.steps)
+                History(self.plan, self.changed, clock, limiters, model, bans=bans, shadow=shadow).play(self.steps)
         finally:
             for limiter in limiters:
                 limiter.close()
@@ -302,7 +309,7 @@ def test_python_and_lua_of_each_algorithm_give_the_same_replies(
 @histories
 @given(games(plans(["sliding_window"])))
 def test_sliding_window_agrees_with_brute_force(redis_client: redis.Redis, compile_after: float, game: Game) -> None:
-    game.play(redis_client, compile_after, Oracle())
+    game.play(redis_client, compile_after, World())
 
 
 small_plans = st.lists(st.integers(1, 3), min_size=1, max_size=2).map(
