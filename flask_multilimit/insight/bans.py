@@ -115,12 +115,15 @@ def _by_limiters(gate: AppGate) -> list[BanInForce]:
         if parts and limiter and isinstance(rule, BanRule) and not limiter.planned.declaration.shadow:
             limiters[parts] = limiter
             hits.append(BanHit(key, rule, cost=0, name="declared"))
+    unreadable = dict[str, StorageError]()
     held = {
         parts: (status, began(status, decision.at / 1_000_000))
-        for decision in peek_many(gate, hits, readable=True)
+        for decision in peek_many(gate, hits, unreadable)
         for status in decision.bans
         if status.holds and (parts := parts_of_key(status.hit.key)) is not None
     }
+    if unreadable and len(unreadable) == len(hits):
+        raise next(iter(unreadable.values()))
     found = [
         (parts, limiters[parts].scope, limiters[parts].planned.ban_name, since, each.retry_after, each.level)
         for parts, (each, since) in held.items()
@@ -230,14 +233,15 @@ def unban(gate: AppGate, client: Client, *, reason: str = "", author: str = "", 
 
 
 def _ban_keys(gate: AppGate, client: Client) -> list[str]:
-    """The keys of its bans. Those of functions and checks include bans that have ended, but would make the next one
-    longer."""
+    """The keys of its bans, and of what cannot be read in place of one. Those of functions and checks include bans that
+    have ended, but would make the next one longer."""
     hits = {hit.key: hit for hit in hits_of_client(gate, client) if isinstance(hit, BanHit)}
     if client.given and isinstance(gate.limiter.storage, Inspectable):
         elsewhere = keys_of(gate, client.given, containing=f":{BAN}:", is_digest=client.is_digest)
         hits = {key: BanHit(key, _LONGEST.rule, cost=0, name="elsewhere") for key in elsewhere} | hits
-    bans = [ban for decision in peek_many(gate, hits.values()) for ban in decision.bans]
-    return [ban.hit.key for ban in bans if ban.holds and not ban.hit.shadow]
+    unreadable = dict[str, StorageError]()
+    bans = [ban for decision in peek_many(gate, hits.values(), unreadable) for ban in decision.bans]
+    return [*unreadable, *(ban.hit.key for ban in bans if ban.holds and not ban.hit.shadow)]
 
 
 _LONGEST = Ban(time=LONGEST, factor=1, most=LONGEST)
@@ -250,14 +254,21 @@ def reset(gate: AppGate, client: Client, endpoint: str | None = None) -> int:
     hits: list[Hit] = hits_of_client(gate, client, endpoint)
     if not hits:
         raise ConfigurationError(Phrase("no limit counts {who}, so nothing was reset", who=client.shown))
-    used = set[str]()
-    for decision in peek_many(gate, hits):
+    used = used_keys(gate, hits)
+    gate.reset(hits)
+    return len(used)
+
+
+def used_keys(gate: AppGate, hits: Iterable[Hit]) -> set[str]:
+    """The keys of those ``hits`` that have something to reset, be it that it cannot be read. Raises
+    :class:`StorageError`."""
+    used, unreadable = set[str](), dict[str, StorageError]()
+    for decision in peek_many(gate, hits, unreadable):
         used |= {each.hit.key for each in decision.bans if each.reset_after}
         used |= {
             each.hit.key for each in decision.statuses if each.reset_after or each.remaining < each.rule.quota.full
         }
-    gate.reset(hits)
-    return len(used)
+    return used | unreadable.keys()
 
 
 def add_to_history(gate: AppGate, what: str, entry: str, *, reason: str = "", author: str = "") -> str:

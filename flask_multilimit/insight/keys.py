@@ -241,27 +241,27 @@ def _hit_of(key: str, rules: Mapping[RuleOfKeys, Rule]) -> Hit | None:
 
 
 def _used(gate: AppGate, hits: list[Hit]) -> Iterator[tuple[str, int]]:
-    for decision in peek_many(gate, hits, readable=True):
+    for decision in peek_many(gate, hits, {}):
         for status in decision.statuses:
             yield status.hit.key, max(status.rule.quota.full - status.remaining, 0) + status.debt
         for ban in decision.bans:
             yield ban.hit.key, ban.hit.rule.quota.count - ban.strikes_left
 
 
-def peek_many(gate: AppGate, hits: Iterable[Hit], *, readable: bool = False) -> Iterator[Decision]:
-    """Peek at ``hits``, many in one round trip. With ``readable``, leave out those whose keys cannot be read, unless
-    that is so of all. Raises :class:`StorageError`."""
-    limiter, wanted, failures = Limiter(gate.limiter.storage), list(hits), list[StorageError]()
+def peek_many(gate: AppGate, hits: Iterable[Hit], unreadable: dict[str, StorageError]) -> Iterator[Decision]:
+    """Peek at ``hits``, many in one round trip. Keys that cannot be read are put into ``unreadable``, each with its
+    error. Raises any other :class:`StorageError`."""
+    limiter, wanted = Limiter(gate.limiter.storage), list(hits)
     batches = [wanted[at : at + PEEKED_TOGETHER] for at in range(0, len(wanted), PEEKED_TOGETHER)]
     for batch in batches:
         try:
             decision = limiter.peek(batch)
         except StorageError as failure:  # noqa: PERF203 - one failure must not hide the others
-            if not (readable and failure.key_specific):
+            if not failure.key_specific:
                 raise
-            failures.append(failure)
-            batches += [[hit] for hit in batch] if len(batch) > 1 else []
+            if len(batch) == 1:
+                unreadable[batch[0].key] = failure
+            else:
+                batches += [[hit] for hit in batch]
         else:
             yield decision
-    if failures and len(failures) == len(batches):
-        raise failures[-1]

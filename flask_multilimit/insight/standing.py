@@ -76,11 +76,6 @@ class RuleStanding(Described):
     reset_after: float
     key: str
 
-    @property
-    def is_used(self) -> bool:
-        """Whether there is anything to reset."""
-        return bool(self.reset_after or self.used)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BanStanding(Described):
@@ -106,11 +101,6 @@ class BanStanding(Described):
     def refuses(self) -> bool:
         """Whether it holds, and is no shadow."""
         return self.holds and not self.shadow
-
-    @property
-    def is_used(self) -> bool:
-        """Whether there is anything to reset."""
-        return bool(self.reset_after)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +135,7 @@ class RequestStanding(Described):
     @property
     def own_is_used(self) -> bool:
         """Whether there is anything to reset of what counts the client alone."""
-        return any(each.is_used for each in self.own)
+        return any(each.reset_after or (isinstance(each, RuleStanding) and each.used) for each in self.own)
 
     @property
     def lets_everyone_pass(self) -> bool:

@@ -9,15 +9,14 @@ from functools import partial
 import click
 
 from ...declare.subjects import Subject, subjects_given
-from ...engine import ConfigurationError
+from ...engine import ConfigurationError, Hit
 from ...engine.errors import brief
 from ...engine.text import is_storable, quoted
-from ...insight.bans import add_to_history
+from ...insight.bans import add_to_history, used_keys
 from ...insight.clients import applied_at, require_limiters
 from ...insight.keys import Key, all_keys, keys, keys_of, prefixes_of, stored_keys
 from ...insight.limits import checked_by_extensions
-from ...insight.standing import BanStanding, RuleStanding, requests_of
-from ...insight.text import duration, plural
+from ...insight.text import duration, plural, rule_text, shown_subject
 from ...serve.gate import AppGate
 from .. import console
 from . import (
@@ -35,8 +34,6 @@ from . import (
 
 MOST_SHOWN = 20
 """The most keys that are listed before they are reset."""
-
-Quota = RuleStanding | BanStanding
 
 
 @command("reset", short_help="Reset the quotas of a subject.")
@@ -108,20 +105,21 @@ def _reset_at(
         )
     require_limiters("reset", endpoint, places, given, spelled=options_for)
     require_shared_storage(gate)
-    requests = list(requests_of(gate, places, given))
-    by_request = ", ".join(dict.fromkeys(name for each in requests for name in each.by_request))
-    quotas: dict[str, Quota] = {}
-    for each in requests:
-        quotas |= {rule.key: rule for rule in each.rules} | {ban.key: ban for ban in each.bans}
-    if not quotas:
+    by_request = ", ".join(dict.fromkeys(name for each in places for name in each.applied.unknown))
+    owners = {key: owner for each in places for key, owner in each.applied.owners.items()}
+    hits = {hit.key: hit for each in places for hit in each.applied.hits}
+    if not hits:
         raise ConfigurationError(
             f'reset: the rules of {by_request} at "{endpoint}" depend on the request and are not known '
             "here, so nothing was reset; --all in place of the endpoint resets whatever is used"
         )
-    used = [each for each in quotas.values() if each.is_used]
-    full = [each for each in quotas.values() if not each.is_used]
-    rows = [(each.name, each.shown, each.text) for each in quotas.values()]
-    _reset(gate, list(quotas), console.columns(rows, indent=2), what if used else "", action)
+    rows = [
+        (hit.name, shown_subject(gate.plans, *owners[key].subject), rule_text(hit.rule)) for key, hit in hits.items()
+    ]
+    to_reset = used_keys(gate, hits.values())
+    used = [hit for key, hit in hits.items() if key in to_reset]
+    full = [hit for key, hit in hits.items() if key not in to_reset]
+    _reset(gate, list(hits), console.columns(rows, indent=2), what if used else "", action)
     show(
         lambda: _reset_lines(used, full, by_request, action),
         endpoint=endpoint,
@@ -131,7 +129,7 @@ def _reset_at(
     )
 
 
-def _reset_lines(used: Sequence[Quota], full: Sequence[Quota], by_request: str, action: Action) -> list[str]:
+def _reset_lines(used: Sequence[Hit], full: Sequence[Hit], by_request: str, action: Action) -> list[str]:
     names = dict.fromkeys(each.name for each in used)
     full_names = dict.fromkeys(each.name for each in full if each.name not in names)
     lines = [f"{_done_text(action)}: {', '.join(names)}."] if names else []

@@ -53,6 +53,27 @@ def test_reset_during_an_override_also_resets_declared_rules(
     assert ":ip:203.0.113.7:" not in on_server("keys").out
 
 
+@pytest.mark.parametrize("kinds", [["ban"], ["sliding_window"], ["ban", "sliding_window"]], ids="+".join)
+def test_reset_and_unban_delete_what_cannot_be_read_in_place_of_a_quota(
+    on_server: Command, shop: FlaskClient, redis_client: redis.Redis, kinds: list[str]
+) -> None:
+    assert call(shop, "/secret", 3, method="POST") == [200, 429, 429]
+    spoilt = [key for kind in kinds for key in redis_client.keys(f"*{{secret}}*:{kind}:*")]
+
+    def spoil() -> None:
+        redis_client.delete(*spoilt)
+        assert all(redis_client.set(key, "not ours") for key in spoilt)
+
+    spoil()
+    assert on_server("reset", "secret", "--ip", "203.0.113.7", "--yes").out == "Reset: ip-60s, ip-ban.\n"
+    assert redis_client.exists(*spoilt) == 0
+    spoil()
+    assert on_server("keys").code == 0, "each is listed, if none can be read, too"
+    lifted = "Lifted: 1 ban started by limiters.\n" if "ban" in kinds else "Nothing to lift"
+    assert on_server("unban", "203.0.113.7", "--yes").out.startswith(lifted)
+    assert redis_client.exists(*spoilt) == len(kinds) - ("ban" in kinds)
+
+
 class TestResetInTheHistory:
     def history(self, on_server: Command) -> list[tuple[str, str, str, str]]:
         changes = on_server("history", "--json").json["changes"]
