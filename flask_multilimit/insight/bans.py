@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from urllib.parse import unquote_to_bytes
 
 from ..control.entries import Listing, Override
 from ..declare.addresses import usual_network
@@ -23,7 +22,7 @@ from ..observe.traffic.counts import BanBegun, encodable
 from ..plan.sources import scopes_of_endpoints
 from ..serve.gate import AppGate
 from .clients import Client, hits_of_client
-from .keys import keys_of, peek_many, prefixes_of, rules_by_keys, stored_keys
+from .keys import keys_of, peek_many, prefixes_of, rules_by_keys, stored_keys, subject_in
 from .limits import ListedLimiter
 from .text import shown_subject
 from .traffic import TrafficMemory, memory_of, why_not_counted
@@ -170,7 +169,7 @@ def _is_counted_by(client: Client, parts: KeyParts) -> bool:
 
 def _subjects_of(gate: AppGate, keys: Iterable[KeyParts]) -> dict[KeyParts, Subject]:
     """The subject that each key counts. The key of a long one has only its digest; traffic may know the subject."""
-    found = {parts: Subject(parts.type, _unescaped(parts.subject)) for parts in keys}
+    found = {parts: subject_in(parts) for parts in keys}
     hidden = {(parts.type, parts.subject) for parts in found if is_digest(parts.subject)}
     if hidden and gate.settings.traffic_subjects == "plain" and (memory := memory_of(gate)) is not None:
         with memory.looking(patient=True):
@@ -184,15 +183,6 @@ def _subjects_of(gate: AppGate, keys: Iterable[KeyParts]) -> dict[KeyParts, Subj
             if (parts.type, parts.subject) in values
         }
     return found
-
-
-def _unescaped(subject: str) -> str:
-    """The subject in a key, as traffic has it."""
-    given = unquote_to_bytes(subject)
-    try:
-        return encodable(given.decode("utf-8", "surrogatepass"))
-    except UnicodeDecodeError:  # something else has written the key
-        return given.decode(errors="replace")
 
 
 def _begun(gate: AppGate) -> BansBegun | None:

@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from urllib.parse import unquote_to_bytes
 
 from ..control.store import is_control
 from ..declare.subjects import EVERYONE, Subject, parts_in
@@ -15,10 +16,10 @@ from ..engine import ConfigurationError, Decision, Hit, Limiter, Rule, StorageEr
 from ..engine.bans import BanRule
 from ..engine.errors import with_remedy
 from ..engine.hits import BanHit
-from ..engine.keys import escape_subject, is_probe, parts_of_key, scope_of_stem
+from ..engine.keys import KeyParts, escape_subject, is_probe, parts_of_key, scope_of_stem
 from ..engine.rules import CONCURRENCY, MAX_COUNT
 from ..engine.storage import Inspectable, StoredKey
-from ..observe.traffic.counts import is_traffic
+from ..observe.traffic.counts import encodable, is_traffic
 from ..serve.gate import AppGate
 from .clients import is_own
 from .health import storage_state
@@ -167,8 +168,17 @@ def _slots(gate: AppGate) -> Iterator[SlotsInUse]:
                 continue
             scope = scopes.get(parts.stem) or scope_of_stem(parts.stem, prefix)
             limit = None if key.rule is None else key.rule.count
-            shown = shown_subject(gate.plans, parts.type, parts.subject)
-            yield SlotsInUse(scope, key.used, limit, parts.type, parts.subject, shown)
+            subject = subject_in(parts)
+            yield SlotsInUse(scope, key.used, limit, *subject, shown_subject(gate.plans, *subject))
+
+
+def subject_in(parts: KeyParts) -> Subject:
+    """The subject that a key counts, as traffic has it; of a long one, the digest."""
+    given = unquote_to_bytes(parts.subject)
+    try:
+        return Subject(parts.type, encodable(given.decode("utf-8", "surrogatepass")))
+    except UnicodeDecodeError:  # something else has written the key
+        return Subject(parts.type, given.decode(errors="replace"))
 
 
 def all_keys(gate: AppGate) -> list[str]:

@@ -7,7 +7,7 @@ import pytest
 import redis
 from flask import Flask
 
-from flask_multilimit import IP, MultiLimit, Rule, rate_limiter
+from flask_multilimit import IP, USER, MultiLimit, Rule, rate_limiter
 from flask_multilimit.engine import hits_for
 from flask_multilimit.engine.storage.layers.outage import probes_like
 from flask_multilimit.insight import keys as keys_room
@@ -25,6 +25,23 @@ def app_on(storage: str) -> Flask:
     app.add_url_rule("/export", "export", rate_limiter(rules="5 at once")(lambda: "export"))
     app.add_url_rule("/quote", "quote", rate_limiter(rules="9/minute")(lambda: "quote"))
     return app
+
+
+def test_slots_name_clients_as_other_faces_do(server: Server) -> None:
+    app = Flask("shop")
+    app.config.update(MULTILIMIT_STORAGE_URI=server.url, MULTILIMIT_STORAGE_TIMEOUT=10)
+    MultiLimit(app, user_loader=lambda: "ann\n")
+    for name, type_ in (("report", IP), ("export", USER)):
+        app.add_url_rule(f"/{name}", name, rate_limiter(type=type_, rules="2 at once")(lambda: iter("abc")))
+    client = app.test_client()
+
+    held = [client.get(each, environ_base={"REMOTE_ADDR": "2001:db8::7"}) for each in ("/report", "/export")]
+
+    found = {each.endpoint: (each.subject, each.shown) for each in slots_in_use(gate_of(app))}
+    assert found == {"report": ("2001:db8::/64", "2001:db8::/64"), "export": ("ann\n", '"ann\\n"')}
+    for response in held:
+        response.close()
+    gate_of(app).limiter.close()
 
 
 def test_slots_of_views_functions_and_checks_are_listed(server: Server) -> None:
