@@ -25,7 +25,8 @@ REFRESH_SECONDS = 1.0
 MOST_ROWS = 10
 """The most rows of each table."""
 _SHORTEST = 6
-"""The fewest columns of a cell."""
+_LONGEST_KEPT = 30
+"""The fewest columns of a cell, and the most of a name that others make room for: an IPv6 network has at most 23."""
 _QUIT = frozenset(b"qQ\x03\x1b")
 _ALTERNATE, _BACK = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 _HOME, _CLEAR_LINE, _CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
@@ -111,7 +112,7 @@ def screen(found: Now, slots: Sequence[SlotsInUse] = (), *, app: str, columns: i
     lines = [_title(app, found, columns), _totals(found, columns), *_bans(found, columns), _storage(found, columns)]
     lines += [*_workers(found, columns), ""]
     if not found.endpoints:
-        return [*lines, "No checks in this time."][:rows]
+        lines += ["No checks in this time.", ""]
     room = max((rows - len(lines) - 2 * (4 if slots else 3) - 2) // (4 if slots else 3), 1)
     banned, begun = bool(found.totals.banned.amount), bool(found.totals.bans.amount)
     table = partial(_table, room=room, columns=columns)
@@ -201,15 +202,16 @@ def _table(
     keep: int | None = None,
 ) -> list[str]:
     """At most ``room`` of the rows, one line each; nothing if there are none. There may be more rows in ``total``.
-    ``keep`` is the place of a column that is shortened only when the others cannot be any shorter."""
+    ``keep`` is the place of a column of names, which is shortened only when the others cannot be any shorter."""
     if not rows:
         return []
     shown = [headings, *([visible(cell) for cell in row] for row in rows[: min(room, MOST_ROWS)])]
     sizes = [max(len(row[place]) for row in shown) for place in range(len(headings))]
-    while sum(sizes) + console.GAP * (len(sizes) - 1) > columns:
-        others = [place for place, size in enumerate(sizes) if place != keep and size > _SHORTEST]
-        widest = max(others if keep is not None and others else range(len(sizes)), key=lambda place: sizes[place])
-        sizes[widest] -= 1
+    every, kept = range(len(sizes)), [] if keep is None else [keep]
+    others, room_for_cells = [place for place in every if place != keep], columns - console.GAP * (len(sizes) - 1)
+    for places, least in ((others, console.NARROWEST), (kept, _LONGEST_KEPT), (others, _SHORTEST), (every, 0)):
+        while places and sum(sizes) > room_for_cells and sizes[widest := max(places, key=sizes.__getitem__)] > least:
+            sizes[widest] -= 1
     lines = [
         (" " * console.GAP).join(_cell(cell, size) for cell, size in zip(row, sizes, strict=True)) for row in shown
     ]

@@ -96,6 +96,22 @@ def test_narrow_screen_shows_refused_clients() -> None:
     assert shown == [f"100     203.0.113.7   ip-60s  search  {SINCE[:5]}…"]
 
 
+@pytest.mark.parametrize("columns", [72, 80])
+def test_long_name_leaves_room_for_the_rule_and_the_time(columns: int) -> None:
+    (shown,) = (
+        line for line in lines(columns, subjects=(refused("user", "a" * 60, 50, ("user-3600s",)),)) if "user-" in line
+    )
+
+    assert shown == f"50       user {'a' * (columns - 47)}…  user-3600s  search    {SINCE}"
+
+
+def test_slots_in_use_are_shown_although_nothing_was_checked_in_this_time() -> None:
+    shown = lines(80, 40, SlotsInUse("report", 4, 5, "user", "ada", "ada"), endpoints=(), rules=(), subjects=())
+
+    assert "No checks in this time." in shown
+    assert ["4", "of", "5", "user", "ada", "report"] in [line.split() for line in shown]
+
+
 def test_wide_screen_shows_totals_storage_rates_and_subjects() -> None:
     text = "\n".join(lines(120))
 
