@@ -18,10 +18,10 @@ from pathlib import Path
 from types import NoneType
 
 from flask import Flask, Response, request
-from werkzeug.exceptions import MethodNotAllowed, NotFound
+from werkzeug.exceptions import BadRequest, MethodNotAllowed, NotFound
 
 from .declare.addresses import network_of
-from .declare.subjects import EVERYONE, LimitType, Subject
+from .declare.subjects import EVERYONE, LimitType, Subject, address_of
 from .engine import ConfigurationError, Decision
 from .engine.errors import brief, check_bool, check_path
 from .engine.forks import notify_child
@@ -170,8 +170,11 @@ class Recorder:
         if len(self._waiting) >= MOST_WAITING:
             self.dropped += 1
             return response
+        try:
+            address = network_of(address_of(request), self._gate.settings.ipv6_prefix)
+        except BadRequest:  # it was refused for that
+            return response
         decision, subjects, began = request.__dict__.get(self._attribute, (None, {}, None))
-        address = network_of(request.remote_addr or "", self._gate.settings.ipv6_prefix)
         record, now = Records(self._gate.app).current(), time.monotonic()
         pending = _PendingLine(
             at=_time_of(decision),

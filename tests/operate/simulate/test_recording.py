@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from flask import Flask, Response, request, stream_with_context
+from werkzeug.middleware.proxy_fix import ProxyFix
 
 from flask_multilimit import IP, USER, ConfigurationError, MultiLimit, rate_limiter, recording, settle
 from flask_multilimit.operate.simulate import recorded
@@ -172,6 +173,16 @@ def test_checks_outside_of_a_request_are_not_recorded(
 def test_request_without_an_address_is_recorded(app: Flask, recorder: Recorder) -> None:
     response = app.test_client().get("/folder/", environ_overrides={"REMOTE_ADDR": None})
     assert (response.status_code, len(entries(recorder))) == (200, 1)
+
+
+def test_request_that_may_have_chosen_its_address_is_not_recorded(app: Flask, recorder: Recorder) -> None:
+    app.wsgi_app = ProxyFix(app.wsgi_app, x_for=2)  # type: ignore[method-assign]
+    fields = ["198.51.100.1, 203.0.113.7", '198.51.100.1, ", 203.0.113.7, 192.0.2.1']
+
+    answers = [app.test_client().get("/", headers={"X-Forwarded-For": field}).status_code for field in fields]
+
+    assert answers == [200, 400]
+    assert [each["s"] for each in entries(recorder)] == [200]
 
 
 def test_suggest_and_simulate_read_the_recording_by_default(app: Flask, recorder: Recorder) -> None:
