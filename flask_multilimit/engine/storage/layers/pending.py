@@ -39,6 +39,8 @@ class Admitted:
     """Whether its slots were taken before the outage."""
     excess: tuple[tuple[str, int], ...] = ()
     """The keys of charges that count although they were settled, each with the instant until which they do."""
+    settlements: tuple[Charge, ...] = ()
+    """Those that wait until it is charged."""
 
     @property
     def settled_later(self) -> bool:
@@ -116,20 +118,29 @@ class PendingCharges:
             self.given_up += bool(oldest and oldest.still_counting(self._now()))
 
     def drop(self, check_id: bytes) -> Admitted | None:
-        """Stop keeping the check. Return what was kept of it."""
+        """Stop keeping the check. Return what was kept of it. If it was never charged, settlements would give back
+        units of others, unless they change nothing then."""
         dropped = self.admitted.pop(check_id, None)
-        self._hits -= len(dropped.hits) if dropped is not None else 0
+        if dropped is not None:
+            self._hits -= len(dropped.hits)
+            if charges := dropped.settlements if dropped.charged else repeatable(dropped.settlements):
+                self.settlements.append((check_id, charges))
         return dropped
 
     def reset(self, keys: Container[str]) -> None:
         """Charge nothing to ``keys``."""
         for admitted in self.admitted.values():
             admitted.hits = tuple([hit for hit in admitted.hits if hit.key not in keys])
+            admitted.settlements = tuple([each for each in admitted.settlements if each.hit.key not in keys])
         self._hits = sum([len(admitted.hits) for admitted in self.admitted.values()])
 
     def keep_settlement(self, check_id: bytes, charges: Sequence[Charge]) -> None:
-        now = self._now()
-        self.settlements.append((check_id, tuple([each._replace(until=_counts_until(each, now)) for each in charges])))
+        now, admitted = self._now(), self.admitted.get(check_id)
+        kept = tuple([each._replace(until=_counts_until(each, now)) for each in charges])
+        if admitted is None:
+            self.settlements.append((check_id, kept))
+        else:
+            admitted.settlements += kept
 
     def take_batch(self) -> list[tuple[bytes, Admitted]]:
         """Mark the oldest checks as sent, and return them for :meth:`charge`."""
@@ -176,22 +187,21 @@ class PendingCharges:
     def settle(self) -> None:
         """Make all settlements, except those of charges that are still to be made. Raises :class:`StorageError`. If a
         settlement gets no reply, it may have been made, so it is repeated only where that changes nothing."""
-        for _ in range(len(self.settlements)):
+        while self.settlements:
             check_id, charges = self.settlements.popleft()
-            if check_id in self.admitted:
-                self.settlements.append((check_id, charges))
-                continue
             now = self._now()
             if not (charges := tuple([each for each in charges if each.until > now or each.units <= each.hit.cost])):
                 continue
             try:
                 self._storage.settle(UUID(bytes=check_id), charges)
             except StorageError as error:
-                if error.key_specific:
+                again = repeatable(charges) if error.no_reply else charges
+                if error.key_specific or len(again) < len(charges):
                     self._log(tuple(charge.hit for charge in charges), error)
+                if error.key_specific:
                     continue
-                if again := repeatable(charges) if error.no_reply else charges:
-                    self.settlements.appendleft((check_id, tuple(again)))
+                if again:
+                    self.settlements.appendleft((check_id, again))
                 raise
 
     def _fill_up(self, decisions: Mapping[bytes, Decision], kept: Mapping[bytes, Admitted]) -> None:
@@ -215,7 +225,7 @@ def _counts_until(charge: Charge, now: int) -> int:
     return now + full_after(hit.rule.quota, hit.rule.quota.burst - units, hit.rule.algorithm, 0, now)
 
 
-def repeatable(charges: Sequence[Charge]) -> Sequence[Charge]:
+def repeatable(charges: Sequence[Charge]) -> tuple[Charge, ...]:
     """The charges that can be settled even if they were never made, or are settled already: their algorithms remember
     check ids."""
-    return [charge for charge in charges if charge.hit.rule.implementation.recognise]
+    return tuple([charge for charge in charges if charge.hit.rule.implementation.recognise])

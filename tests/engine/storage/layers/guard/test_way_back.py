@@ -39,6 +39,7 @@ from flask_multilimit.engine import (
 from flask_multilimit.engine.decision import FALLBACKS
 from flask_multilimit.engine.hits import OnStorageError
 from flask_multilimit.engine.slots import slots_of
+from flask_multilimit.engine.storage.layers import pending
 from support.bench import hits, rule
 from support.rates import RATES
 from support.threads import under_load
@@ -539,6 +540,20 @@ def test_a_settlement_whose_reply_is_lost_counts_once(workers: Workers, algorith
     assert workers.storage.peek(hits(rule(algorithm, 3600, 9))).remaining == 4
 
 
+def test_a_settlement_that_cannot_be_repeated_when_its_reply_is_lost_is_logged(
+    workers: Workers, caplog: pytest.LogCaptureFixture
+) -> None:
+    limiter, plan = workers.limiter, hits(Rule(3600, 9, algorithm="token_bucket"), cost=2)
+    decision = limiter.check(plan)
+    begin_outage(workers)
+    limiter.settle(decision, 1)
+    fails_first(workers.storage, "settle", lost_reply())
+
+    workers.mend()
+
+    assert f"a check of {plan[0].key} failed: the reply was lost" in caplog.text
+
+
 def test_a_refund_of_a_check_that_never_reached_the_storage_changes_nothing_there(workers: Workers) -> None:
     limiter, plan = workers.limiter, hits(Rule(3600, 9, algorithm="fixed_window"))
     for _ in range(3):
@@ -549,6 +564,40 @@ def test_a_refund_of_a_check_that_never_reached_the_storage_changes_nothing_ther
     workers.mend()
 
     assert workers.storage.peek(plan).remaining == 6
+
+
+@pytest.mark.parametrize("algorithm", sorted(set(RATES) - {"sliding_window"}))
+def test_a_refund_of_a_check_that_was_given_up_gives_back_no_unit_of_others(
+    make: Callable[..., Workers], monkeypatch: pytest.MonkeyPatch, algorithm: str
+) -> None:
+    monkeypatch.setattr(pending, "MOST_PENDING", 2)
+    workers, plan = make(), hits([rule(algorithm, 3600, 9), Rule(3600, 9)])
+    assert workers.admitted(plan, 3) == [3]
+    workers.storage.error = lost_reply()
+    given_up = workers.limiter.check(plan)
+    workers.limiter.refund(given_up)
+
+    assert workers.admitted(hits("9/minute", subject="bob"), 3) == [3]
+    workers.mend()
+
+    assert [status.remaining for status in workers.storage.peek(plan).statuses] == [6, 6]
+
+
+@pytest.mark.parametrize("algorithm", sorted(set(RATES) - {"sliding_window"}))
+def test_a_refund_of_a_check_that_was_reset_meanwhile_gives_back_no_unit_of_others(
+    workers: Workers, algorithm: str
+) -> None:
+    limiter, plan = workers.limiter, hits([rule(algorithm, 3600, 9), Rule(3600, 9)])
+    workers.storage.error = lost_reply()
+    limiter.refund(limiter.check(plan))
+    workers.storage.error = None
+    limiter.reset(plan)
+    for _ in range(3):
+        workers.storage.check(plan)
+
+    workers.mend()
+
+    assert [status.remaining for status in workers.storage.peek(plan).statuses] == [6, 6]
 
 
 @pytest.mark.parametrize("algorithm", sorted(set(RATES) - {"sliding_window"}))
