@@ -362,7 +362,7 @@ class _Line:
         replies = list[Any]()
         for _ in commands:
             try:
-                replies.append(self.connection.read_response())
+                replies.append(self.connection.read_response(disconnect_on_error=False))
             except ResponseError as error:
                 replies.append(error)
             self._deadline.start()

@@ -82,8 +82,12 @@ def test_a_reply_that_comes_after_a_time_out_is_never_read(server: Server) -> No
     wire.close()
 
 
-def test_a_question_without_an_answer_is_not_sent_again_by_the_system() -> None:
+@pytest.mark.parametrize("is_direct", [True, False], ids=["system socket", "as of TLS or gevent"])
+def test_a_question_without_an_answer_is_not_sent_again_by_the_system(
+    monkeypatch: pytest.MonkeyPatch, *, is_direct: bool
+) -> None:
     """If it was lost on the way, the server might execute it after its repetition."""
+    monkeypatch.setattr(wire_module, "HIREDIS_AVAILABLE", is_direct)
 
     def serve(listener: socket.socket) -> socket.socket:
         served, _ = listener.accept()
