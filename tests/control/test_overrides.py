@@ -216,6 +216,20 @@ class TestLimiters:
         assert ask(app).status_code == 200
 
 
+@pytest.mark.parametrize("given", [{"shadow": True}, {"off": True}])
+def test_change_of_one_limiter_adds_and_removes_no_other(app: Flask, given: dict[str, Any]) -> None:
+    """A default limit, which may be stricter, refuses nobody whom an operator wants to pass."""
+    by_address = rate_limiter(type=IP, rules="2/minute")
+    multilimit = MultiLimit(app, default_limits="1/hour", application_limits="4/hour", unmatched_limits=by_address)
+    app.add_url_rule("/", "view", by_address(view()))
+
+    with app.app_context():
+        for endpoint in ("view", "unmatched"):
+            multilimit.control.override(endpoint, limiter="ip", lasting=True, **given)
+
+    assert statuses(app, "/", "/", "/", "/no", "/no", "/") == [200, 200, 200, 404, 429, 429]
+
+
 def test_usage_page_omits_a_limiter_that_is_off() -> None:
     app = Flask("shop")
     multilimit = MultiLimit(app)
