@@ -189,7 +189,7 @@ class Sources(NamedTuple):
     def _misspelled(self) -> tuple[Declaration, ...]:
         """The limits of the whole app that name only unusual methods. One for POST, say, is right also while no route
         takes POST. Requests without a route may have any method."""
-        declared = (*(() if self.unmatched else self.application), *self.default)
+        declared = (each for each in (*self.application, *self.default) if each not in self.for_unmatched())
         return tuple(each for each in declared if each.methods is not None and each.methods.isdisjoint(METHODS))
 
     def _methods_of(self, name: str) -> set[str]:

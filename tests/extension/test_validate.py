@@ -183,6 +183,12 @@ def test_unusual_method_is_no_error_if_unmatched_requests_are_limited(app: Flask
     assert [ask(app, "/nowhere", method="PROPFIND").status_code for _ in range(3)] == [404, 404, 429]
 
 
+def test_misspelled_method_is_an_error_if_limits_of_unmatched_requests_are_on_trial(app: Flask, make: Make) -> None:
+    trial = {"rules": "9/minute", "shadow": True}
+    with pytest.raises(ConfigurationError, match="PSOT"):
+        make(APPLICATION_LIMITS={"rules": "2/minute", "methods": ["PSOT"]}, UNMATCHED_LIMITS=trial).validate(app)
+
+
 def test_method_of_a_route_that_takes_any_method_is_no_error(app: Flask, make: Make) -> None:
     app.url_map.add(Route("/dav", endpoint="dav"))
     app.url_map.add(Route("/files", endpoint="dav", methods=["GET"]))
