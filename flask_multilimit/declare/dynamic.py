@@ -119,8 +119,7 @@ class DynamicRules:
         return (tuple(map(_id_of, parts_in(subject.value))),)
 
     def _last_good(self, name: str) -> tuple[Rule, ...] | None:
-        _, rules = self._good.get(name, (0, None))
-        return rules
+        return self._good.get(name, (0, None))[1]
 
     def _may_be_shared(self, subject: Subject) -> bool:
         """Whether several clients may be ``subject``: an address, everyone, or all that have no id."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from functools import cached_property, lru_cache, partial
+from itertools import takewhile
 from types import NoneType
 from typing import Any, Literal
 
@@ -269,18 +270,16 @@ def _validate(declaration: Declaration) -> None:
     _check_cost(declaration)
     _check_wait(declaration.wait)
     _check_rules(declaration)
-    if declaration.exempt_when is not None:
-        check_callable("exempt_when", declaration.exempt_when)
-    if declaration.charge_when is not None:
-        check_callable("charge_when", declaration.charge_when, "the response")
+    called = {"exempt_when": (), "charge_when": ("the response",), "on_rejected": ("the Decision",)}
+    for name, arguments in called.items():
+        if (given := getattr(declaration, name)) is not None:
+            check_callable(name, given, *arguments)
     _check_settle(declaration)
     if declaration.unit is not None:
         _check_name("unit", declaration.unit)
     _check_reserve(declaration)
     if declaration.ban is not None:
         _check_ban(declaration)
-    if declaration.on_rejected is not None:
-        check_callable("on_rejected", declaration.on_rejected, "the Decision")
     if declaration.on_storage_error is not None:
         check_policy(declaration.on_storage_error)
     for name in ("shadow", "with_defaults"):
@@ -467,12 +466,8 @@ class Reserve:
 
     def _reserved_above(self, priority: str | None) -> Fraction:
         """The sum of the parts of all priorities before ``priority``."""
-        kept = Fraction(0)
-        for name, part in self.parts.items():
-            if name == priority:
-                break
-            kept += _exactly(part)
-        return kept
+        before = takewhile(lambda name: name != priority, self.parts)
+        return sum((_exactly(self.parts[name]) for name in before), Fraction(0))
 
 
 def _check_parts(parts: object) -> None:

@@ -299,11 +299,9 @@ def _hits_now(limiter: PlannedLimiter, subject: Subject, about: About) -> tuple[
     priority = about.ask(declared.reserve.priority, None) if declared.reserve is not None else None
     try:
         return limiter.hits(subject, cost, priority=priority, rules_of=about.rules_of)
-    except NoRules:
-        raise
-    except Exception:  # the cost or the priority is invalid
-        if not about.has_ended:
-            raise
+    except Exception as error:
+        if isinstance(error, NoRules) or not about.has_ended:
+            raise  # otherwise, the cost or the priority is invalid
         cost = 1 if callable(declared.cost) else declared.cost
         return limiter.hits(subject, cost, rules_of=about.rules_of)
 

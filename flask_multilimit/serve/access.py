@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
-from ..declare.addresses import AddressNumber, Network, Networks, Who, number_of
+from ..declare.addresses import AddressNumber, Networks, Who, number_of
 from ..declare.subjects import Subject
 from ..engine import ConfigurationError
 from ..plan.sources import Source, shown_name
@@ -90,10 +90,8 @@ class AccessLists:
     ) -> None:
         self.declared: tuple[Listed, ...] = tuple(listed)
         """The entries that stay as long as the app runs."""
-        allowed: list[Listed | Listing] = []
-        denied: list[Listed | Listing] = []
-        for declared in self.declared:
-            (allowed if declared.action == "allow" else denied).append(declared)
+        allowed: list[Listed | Listing] = [each for each in self.declared if each.action == "allow"]
+        denied: list[Listed | Listing] = [each for each in self.declared if each.action == "deny"]
         for each in live:
             (allowed if each.kind == "allow" else denied).append(each)
         self._allowed, self._denied = _Entries(allowed, resolve), _Entries(denied, resolve)
@@ -139,17 +137,8 @@ class _Entries:
     def __init__(self, entries: Sequence[Listed | Listing], resolve: Callable[[Listing], Listed | None] | None) -> None:
         self._entries = entries
         self._resolve = resolve
-        self.subjects: dict[tuple[str, str], Listed | Listing] = {}
-        self._networks: Networks[Listed | Listing] = Networks(self._keep_subjects(entries))
-
-    def _keep_subjects(self, entries: Iterable[Listed | Listing]) -> Iterator[tuple[Network, Listed | Listing]]:
-        """Keep the entries about subjects. Yield the others, with their networks."""
-        for entry in entries:
-            network, type_name, value = entry.who
-            if network is None:
-                self.subjects[type_name, value] = entry
-            else:
-                yield network, entry
+        self.subjects = {(each.who.type_name, each.who.value): each for each in entries if each.who.network is None}
+        self._networks = Networks((each.who.network, each) for each in entries if each.who.network is not None)
 
     def at(self, number: AddressNumber) -> Listed | None:
         found = self._networks.at(number)

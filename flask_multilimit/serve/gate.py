@@ -260,10 +260,8 @@ class AppGate(AppState):
             record.checked = True
         try:
             applied = self._applied(plan, record)
-        except AccessDenied:
-            raise
         except BaseException as error:
-            if record is not None or has_request_context():
+            if not isinstance(error, AccessDenied) and (record is not None or has_request_context()):
                 self.check_ended(plan, record, error)
             raise
         if applied is not None:

@@ -98,20 +98,16 @@ class TimedSocket:
         except _NOT_YET:
             if self._polling:
                 raise
-            return self._read_arrived(receive, *arguments)
-
-    def sendall(self, *arguments: Any) -> None:
-        self._set_timeout()
-        self.plain.sendall(*arguments)
-
-    def _read_arrived(self, receive: Callable[..., Any], *arguments: Any) -> Any:
-        """Read what has arrived by now: this process may be late itself if it is busy, or has many greenlets."""
         self._is_shortened = True
-        try:
+        try:  # what has arrived by now: this process may be late itself if it is busy, or has many greenlets
             self.plain.settimeout(0)
             return receive(*arguments)
         except _NOT_YET:
             raise TimeoutError("timed out") from None
+
+    def sendall(self, *arguments: Any) -> None:
+        self._set_timeout()
+        self.plain.sendall(*arguments)
 
     def settimeout(self, seconds: float | None) -> None:
         """Set the timeout. With 0, redis-py finds out whether there is anything to read."""
