@@ -7,13 +7,14 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from unittest.mock import patch
 from uuid import uuid4
 
 import pytest
 from redis.crc import key_slot
 
-from flask_multilimit.engine import Decision, GuardedStorage, Hit, Limiter, StorageError, storage_from_uri
+from flask_multilimit.engine import Ban, Decision, GuardedStorage, Hit, Limiter, StorageError, hits_for, storage_from_uri
 from flask_multilimit.engine.decision import FALLBACKS
 from flask_multilimit.engine.storage import storage_from
 from support.bench import hits, rule
@@ -180,6 +181,22 @@ def test_refusal_charges_nothing_while_a_hash_slot_moves(limiter: Limiter, move:
 
     assert [status.hit for status in refused.violated] == [plan[tight]]
     assert remaining(refused) == remaining(limiter.peek(plan)) == [8 if at != tight else 0 for at in range(3)]
+
+
+def test_ban_in_a_hash_slot_that_moves_counts_no_strikes_and_refuses_nothing_by_itself(
+    limiter: Limiter, move: Move
+) -> None:
+    *_, ban = hits_for("9/minute", scope="api", subject="user:ann", ban=Ban(after=2))
+    watched = hits("1/minute", scope="shop")  # in another hash slot
+    plan = (*watched, replace(ban, watches=(watched[0].key,)))
+    limiter.check(plan)
+    move.begin()
+
+    refused = limiter.check(plan)
+    move.finish()
+
+    assert [status.hit for status in refused.violated] == [*watched]
+    assert [each.bans[0].strikes_left for each in (refused, limiter.check(plan))] == [2, 1]
 
 
 def test_reset_reaches_both_servers_while_a_hash_slot_moves(limiter: Limiter, move: Move) -> None:

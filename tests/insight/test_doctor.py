@@ -449,6 +449,7 @@ OPERATOR = f"{WORKER} {RIGHTS_OF_OPERATORS}"
     ("rights", "name", "level", "text", "remedy"),
     [
         ("~* +@all -@scripting", "script", "wrong", "", "The server's user needs the right +eval"),
+        ("~other:* +@all", "script", "wrong", "", "The server's user needs a right to the keys that begin with"),
         (f"{OURS} {RIGHTS}", "script", "ok", "", ""),
         (f"{OURS} {RIGHTS}", "storage", "hint", "does not let this user inspect it", "+ping +info +config|get"),
         (f"{OURS} {RIGHTS} +ping +info +config|get", "storage", "ok", "", ""),
