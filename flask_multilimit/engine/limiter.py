@@ -9,14 +9,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from math import inf, isfinite
-from threading import Lock
 from typing import Any, cast
 from uuid import UUID
 
 from .algorithms.base import COUNTED
 from .decision import NOT_SETTLED, Charge, Decision, require_decision
 from .errors import ConfigurationError, check_iterable, is_number, require
-from .forks import notify_child
+from .forks import LateLock
 from .hits import PEEK_ID, Hit, Hits, checked_hits
 from .reply import as_allowed, head
 from .rules import LONGEST
@@ -366,13 +365,12 @@ class _Settlements:
 
     def __init__(self) -> None:
         self._units: OrderedDict[bytes, Mapping[str, int]] = OrderedDict()
-        self._lock = Lock()
-        notify_child(self)
+        self._lock = LateLock()
 
     def add(self, check_id: bytes, units: Mapping[str, int]) -> tuple[Mapping[str, int], Mapping[str, int]]:
         """Record ``units``, by key, for keys that are not settled yet. Return what was recorded for this check before,
         and after."""
-        with self._lock:
+        with self._lock():
             before = self._units.get(check_id, NOT_SETTLED)
             after = {**units, **before}
             if after:
@@ -382,8 +380,5 @@ class _Settlements:
             return before, after
 
     def forget(self, check_id: bytes) -> None:
-        with self._lock:
+        with self._lock():
             self._units.pop(check_id, None)
-
-    def _after_fork_in_child(self) -> None:
-        self._lock = Lock()

@@ -14,7 +14,16 @@ from uuid import uuid4
 import pytest
 from redis.crc import key_slot
 
-from flask_multilimit.engine import Ban, Decision, GuardedStorage, Hit, Limiter, StorageError, hits_for, storage_from_uri
+from flask_multilimit.engine import (
+    Ban,
+    Decision,
+    GuardedStorage,
+    Hit,
+    Limiter,
+    StorageError,
+    hits_for,
+    storage_from_uri,
+)
 from flask_multilimit.engine.decision import FALLBACKS
 from flask_multilimit.engine.storage import storage_from
 from support.bench import hits, rule

@@ -13,10 +13,12 @@ from flask import Flask
 from control.conftest import Shop, on_server, shop_on
 from control.test_watch import GUNICORN, path_with, served
 from flask_multilimit import MultiLimit
+from flask_multilimit.control.store import StoreInStorage
 from flask_multilimit.insight.doctor import examine
 from flask_multilimit.insight.health import known_worker_count, workers
 from flask_multilimit.serve.gate import gate_of
 from support.asking import ask
+from support.forks import forked
 from support.waiting import until
 
 __all__ = ["on_server"]
@@ -35,6 +37,21 @@ def test_worker_is_listed_with_its_version_after_serving(on_server: str) -> None
     shop.control.deny("10.0.0.1", lasting=True)
 
     until(lambda: line(shop) == "1 of 1 worker at version 1; limits as in this checkout: yes")
+
+
+def test_forked_child_does_not_take_its_parent_off_the_list(on_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop = shop_on(on_server)
+    shop.statuses(1)
+    until(lambda: line(shop).startswith("1 of 1 worker"))
+
+    def replaced() -> list[Any]:
+        found = list[Any]()
+        monkeypatch.setattr(StoreInStorage, "announce", lambda *given: found.append(given[-1]))
+        shop.statuses(1)
+        until(lambda: found)
+        return found
+
+    assert forked(replaced)()[0] is None
 
 
 def test_worker_with_other_limits_is_counted_apart(on_server: str) -> None:
