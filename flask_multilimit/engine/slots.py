@@ -87,7 +87,7 @@ class Keeper:
         self._held: dict[bytes, _Held] = {}
         self._unreleased: dict[bytes, _Unreleased] = {}
         self._unconfirmed: dict[int, KeepsSlots] = {}
-        self._renewing: int | None = None  # id() of the storage whose answer to a renewal is awaited
+        self._renewing: int | None = None  # id() of the storage that was renewed last, unless it is closed
         self._soon: deque[Callable[[], object]] = deque()
         self._silent_until = 0.0
         self._lingers = False
@@ -269,7 +269,6 @@ class Keeper:
         came last, it has taken them again. Even a renewal that failed may have done so."""
         if self._renewing is None:  # the storage was closed
             return
-        self._renewing = None
         for held, slots in sent:
             kept = held.slots if held.check_id in self._held else ()
             if gone := [slot for slot in slots if slot not in kept]:

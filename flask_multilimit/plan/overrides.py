@@ -168,7 +168,7 @@ class Group:
 
     def changes_of(self, declaration: Declaration) -> tuple[Override, ...]:
         """Those of :attr:`changes` that may concern a limiter: if an override has added it, only the later ones."""
-        places = [each.limit and _where_added(each) for each in self.changes]
+        places = [_where_added(each) for each in self.changes]
         return self.changes[places.index(declaration.where) + 1 :] if declaration.where in places else self.changes
 
     def special_for(self, declaration: Declaration) -> SpecialSubjects | None:
