@@ -20,7 +20,7 @@ from flask_multilimit.engine import StorageError
 from flask_multilimit.engine.storage import MemoryStorage
 from flask_multilimit.insight import impact
 from flask_multilimit.serve.gate import gate_of
-from support.asking import statuses
+from support.asking import pass_a_second, statuses
 from support.changes import control_of
 from support.servers import Binary, Server
 
@@ -91,6 +91,34 @@ def test_preview_shows_a_change_without_making_it(app: Flask, ada: FlaskClient) 
     assert "ip-60s: 4 per 60s" in page.text
     assert "Checks that it refused: 0. At most that many more would have passed." in page.text
     assert entries_of(app) == []
+
+
+@pytest.mark.parametrize(
+    ("shadow", "asked", "said"),
+    [
+        (
+            False,
+            {"what": "off"},
+            "Checks that it refused: 3. They would have passed, unless another rule refuses them.",
+        ),
+        (False, {"what": "shadow"}, "Checks that it refused: 3. They would have passed, unless another rule refuses"),
+        (True, {"what": "off"}, "Checks that it would have refused, as a shadow: 3."),
+        (True, {"what": "unshadow"}, "Checks that it would have refused, as a shadow: 3."),
+        (False, {"rules": "10/minute"}, "Checks that it refused: 3. At most 3 more would have been refused."),
+        (False, {"rules": "5/minute"}, "Checks that passed with more than 80 percent of it used: 3."),
+    ],
+)
+def test_preview_says_what_the_change_would_have_done_to_the_requests_of_the_last_hour(
+    app: Flask, ada: FlaskClient, shadow: bool, asked: dict[str, str], said: str
+) -> None:
+    app.add_url_rule("/sale", "sale", rate_limiter(type=IP, rules="11/minute", shadow=shadow)(lambda: "ok"))
+    statuses(app, *["/sale"] * 14)
+    pass_a_second(app)
+    query = {"endpoint": "sale", "part": "limiter:ip", "what": "rules", "for": "1h", "reason": "sale", **asked}
+
+    (found,) = ada.get(f"{ROOT}api/change", query_string=query).get_json()["impact"]["evidence"]
+
+    assert said in found["text"]
 
 
 def test_preview_estimates_effects_of_a_calendar_change(app: Flask, ada: FlaskClient) -> None:
