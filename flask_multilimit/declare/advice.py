@@ -22,7 +22,7 @@ from flask import Flask, Request, current_app
 from ..engine import ConfigurationError, Decision
 from ..engine.errors import brief
 from ..engine.slots import KEEPER
-from ..engine.threads import collects_garbage
+from ..engine.threads import interrupts
 from .limiter import Declaration, may_hold_slots
 from .subjects import request_if_any
 from .unwrap import attributes_of, functions_below, held_inside, mark_below, wrapped_in
@@ -278,7 +278,7 @@ class Holder:
     def end(self) -> None:
         """Release the slots, and call :attr:`at_end`: in another thread if a dropped generator or coroutine ends."""
         self.ended = True
-        if collects_garbage():
+        if interrupts():
             KEEPER.call_soon(self._end)
         else:
             self._end()

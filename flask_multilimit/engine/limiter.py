@@ -21,7 +21,7 @@ from .reply import as_allowed, head
 from .rules import LONGEST
 from .slots import KEEPER, require_slots
 from .storage import Health, Layers, MemoryStorage, Storage, is_storage, layers_of, storage_from, with_leases
-from .threads import collects_garbage
+from .threads import interrupts
 
 MOST_SETTLEMENTS = 10_000
 """The most checks whose settlements a limiter remembers. Beyond that, it forgets the oldest."""
@@ -233,7 +233,7 @@ class Limiter:
         ]
         for charge in charges:
             _check_lease(charge)
-        if collects_garbage():  # a generator that was dropped: this thread may hold a lock that this needs
+        if interrupts():  # a generator that was dropped: this thread may hold a lock that this needs
             KEEPER.call_soon(partial(self._settle_charges, decision, charges))
             return decision.after_settlement({charge.hit.key: charge.units for charge in charges})
         return self._settle_charges(decision, charges)

@@ -22,7 +22,7 @@ from .keys import without_subject
 from .reply import ALLOWED
 from .storage import Confirms, KeepsSlots, Slot, Storage, layers_of
 from .text import SafeLogger
-from .threads import Beat, collects_garbage
+from .threads import Beat, interrupts
 
 RENEWALS = 3
 """How often a slot is renewed within its timeout: two renewals may fail."""
@@ -124,7 +124,7 @@ class Keeper:
         held = self._held.pop(decision.check_id, None)
         if held is None:
             return False
-        if collects_garbage():  # a generator that was dropped: this thread may hold the lock of the storage
+        if interrupts():  # a generator that was dropped: this thread may hold the lock of the storage
             self._release_later(held, held.slots)
             return True
         storage = held.storage

@@ -11,7 +11,9 @@ import time
 import weakref
 from collections.abc import Callable
 from contextlib import ExitStack
+from itertools import dropwhile
 from math import inf
+from traceback import walk_stack
 from typing import Any, Protocol
 
 from .forks import Lazy, listed, notify_child
@@ -244,21 +246,29 @@ def _register_finalizer() -> None:
 _children = _Children()
 
 
-# Garbage
+# Dropped objects
 
+ENDS_ANYWHERE = sys.implementation.name != "cpython" or "free-threading" in sys.version
+"""Whether a dropped object may end at any point of any code: without the GIL, another thread may drop it."""
 _phases: dict[str, object] = {"start": None, "stop": None}
 """Its last key is ``"start"`` while garbage is collected, ``"stop"`` afterwards."""
 
 
-def collects_garbage() -> bool:
-    """Whether garbage is collected, perhaps in this thread. That happens at any point of any code, perhaps while the
-    thread holds a lock that the end of a dropped object needs."""
-    return next(reversed(_phases), "") == "start"
+def interrupts() -> bool:
+    """Whether this may be the end of a dropped object, amid code of this thread that holds a lock which it needs:
+    garbage is collected, perhaps in another thread, or there is code of ours below that of our callers."""
+    if not ENDS_ANYWHERE:
+        return next(reversed(_phases), "") == "start"
+    modules = [str(frame.f_globals.get("__name__")) for frame, _ in walk_stack(sys._getframe())]
+    below = dropwhile(lambda module: module.startswith("flask_multilimit."), modules)
+    return any(module.startswith(_WITH_LOCKS) for module in below)
 
+
+_WITH_LOCKS = ("flask_multilimit.engine.", "flask_multilimit.observe.")
 
 # Not functions in Python: these let other threads run amid an allocation, and then CPython 3.11 crashes if two threads
-# are the first that need the __dict__ of one object.
-gc.callbacks += [_phases.pop, _phases.__setitem__]
+# are the first that need the __dict__ of one object. PyPy has no callbacks.
+getattr(gc, "callbacks", []).extend([_phases.pop, _phases.__setitem__])
 
 
 # uWSGI

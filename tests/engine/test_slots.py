@@ -2,7 +2,7 @@
 
 import gc
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ from flask_multilimit.engine import (
     StorageError,
     hits_for,
     slots,
+    threads,
 )
 from flask_multilimit.engine.slots import KEEPER, Keeper, slots_of
 from flask_multilimit.engine.storage import Slot
@@ -31,6 +32,7 @@ from support.waiting import SECONDS, until
 
 THREE = hits_for(Concurrent(3), scope="reports")
 SHORT = hits_for(Concurrent(3, timeout=1), scope="short")
+CheckWhileItEnds = Callable[[Callable[[Limiter], Iterator[None]]], Limiter]
 
 
 @pytest.fixture
@@ -100,40 +102,56 @@ def test_only_one_of_several_threads_enters_a_shared_slot_block(limiter: Limiter
     until(lambda: limiter.peek(THREE).remaining == 3)
 
 
-def check_while_garbage_is_collected(export: Callable[[Limiter], Iterator[None]]) -> Limiter:
-    """Make a check in whose lock the generator of ``export``, which was dropped in a cycle, is collected."""
-    limiter = Limiter(MemoryStorage(lambda: gc.collect() * 0 + monotonic_microseconds()))
+@pytest.fixture(params=["when garbage is collected", "anywhere"])
+def check_while_it_ends(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> CheckWhileItEnds:
+    """Makes a check in whose lock a generator ends that was dropped: in a cycle, or by another thread without the
+    GIL."""
+    anywhere = request.param == "anywhere"
+    monkeypatch.setattr(threads, "ENDS_ANYWHERE", anywhere)
+    cycles = list[Any]()
 
-    def drop() -> None:
-        generator = export(limiter)
-        next(generator)
-        cycle: list[Any] = [generator]
-        cycle.append(cycle)
+    def time_after_end() -> int:
+        cycles.clear()
+        if not anywhere:
+            gc.collect()
+        return monotonic_microseconds()
 
-    gc.disable()
-    try:
-        drop()
-        checking = threading.Thread(target=limiter.check, args=[SHORT], daemon=True)
-        checking.start()
-        checking.join(SECONDS)
-    finally:
-        gc.enable()
-    assert not checking.is_alive(), "it waits for a lock that it holds itself"
-    return limiter
+    def check(export: Callable[[Limiter], Iterator[None]]) -> Limiter:
+        limiter = Limiter(MemoryStorage(time_after_end))
+        cycle: list[Any] = [export(limiter)]
+        next(cycle[0])
+        cycle += [] if anywhere else [cycle]
+        cycles.append(cycle)
+        del cycle
+        gc.disable()
+        try:
+            checking = threading.Thread(target=limiter.check, args=[SHORT], daemon=True)
+            checking.start()
+            checking.join(SECONDS)
+        finally:
+            gc.enable()
+        assert not checking.is_alive(), "it waits for a lock that it holds itself"
+        return limiter
+
+    return check
 
 
-def test_slot_of_a_dropped_generator_is_released_if_garbage_is_collected_inside_of_the_lock() -> None:
+def test_slot_of_a_dropped_generator_is_released_if_it_ends_inside_of_the_lock(
+    check_while_it_ends: CheckWhileItEnds,
+) -> None:
     def export(limiter: Limiter) -> Iterator[None]:
         with limiter.slot(THREE):
             yield
 
-    limiter = check_while_garbage_is_collected(export)
+    limiter = check_while_it_ends(export)
 
     until(lambda: limiter.peek(THREE).remaining == 3)
     assert len(KEEPER) == 0
 
 
-def test_charge_of_a_dropped_generator_is_settled_if_garbage_is_collected_inside_of_the_lock() -> None:
+def test_charge_of_a_dropped_generator_is_settled_if_it_ends_inside_of_the_lock(
+    check_while_it_ends: CheckWhileItEnds,
+) -> None:
     hits, settled = hits_for("10/minute", scope="tokens", cost=5), list[Decision]()
 
     def export(limiter: Limiter) -> Iterator[None]:
@@ -143,10 +161,26 @@ def test_charge_of_a_dropped_generator_is_settled_if_garbage_is_collected_inside
         finally:
             settled.append(limiter.settle(decision, 2))
 
-    limiter = check_while_garbage_is_collected(export)
+    limiter = check_while_it_ends(export)
 
     assert settled[0].remaining == 8
     until(lambda: limiter.peek(hits).remaining == 8)
+
+
+@pytest.mark.parametrize("anywhere", [False, True])
+def test_slot_of_a_generator_that_is_closed_is_free_at_once(monkeypatch: pytest.MonkeyPatch, *, anywhere: bool) -> None:
+    monkeypatch.setattr(threads, "ENDS_ANYWHERE", anywhere)
+    limiter = Limiter("memory://")
+
+    def export() -> Generator[None, None, None]:
+        with limiter.slot(THREE):
+            yield
+
+    exported = export()
+    next(exported)
+    exported.close()
+
+    assert limiter.peek(THREE).remaining == 3
 
 
 @pytest.mark.parametrize("taken_by", ["this process", "another process"])
