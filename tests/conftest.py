@@ -159,7 +159,7 @@ def _no_threads_of_earlier_tests() -> Iterator[None]:
         beat.close()
     for beat in beats:
         assert beat.close(wait=PATIENCE), "a thread of this test still runs"
-    KEEPER._begin()  # its thread may not have forgotten yet what this test has dropped
+    KEEPER._after_fork_in_child()  # its thread may not have forgotten yet what this test has dropped
 
 
 @pytest.fixture

@@ -80,10 +80,10 @@ class Keeper:
         self._clock = clock
         self.beat: Beat = Beat(self._work, name="multilimit-slots", clock=clock)
         """Wake it before slots are due."""
-        self._begin()
+        self._after_fork_in_child()
         notify_child(self)
 
-    def _begin(self) -> None:
+    def _after_fork_in_child(self) -> None:
         self._held: dict[bytes, _Held] = {}
         self._unreleased: dict[bytes, _Unreleased] = {}
         self._unconfirmed: dict[int, KeepsSlots] = {}
@@ -91,9 +91,6 @@ class Keeper:
         self._soon: deque[Callable[[], object]] = deque()
         self._silent_until = 0.0
         self._lingers = False
-
-    def _after_fork_in_child(self) -> None:
-        self._begin()
 
     def hold(self, storage: KeepsSlots, decision: Decision) -> None:
         """Renew the slots that ``decision`` has taken until they are released."""

@@ -128,7 +128,7 @@ class Outbox:
         self._lock = LateLock()
         self._refused: dict[Refused, float] = {}
         """When each subject was last refused, within the last minute."""
-        self._start()
+        self._after_fork_in_child()
         lock_for_forks(self)
 
     def put(self, counts: Counts) -> None:
@@ -189,7 +189,8 @@ class Outbox:
         self._refused = {**recent, **dict.fromkeys(refused, now)}
         return [(who, now - (SECONDS if who == ANYBODY else SECONDS / 2)) for who in refused if who not in recent]
 
-    def _start(self) -> None:
+    def _after_fork_in_child(self) -> None:
+        """Start with nothing: the parent sends what waits."""
         self._source = self._places.source(os.urandom(8).hex())
         self._sent = 0
         self._waiting: list[Batch] = []
@@ -200,10 +201,6 @@ class Outbox:
         if now >= self._quiet_until and not self._is_down():
             self._quiet_until = now + QUIET_SECONDS
             self._logger.warning("Rate limits: could not store traffic; will retry: %s", with_remedy(error))
-
-    def _after_fork_in_child(self) -> None:
-        """Start with nothing: the parent sends what waits."""
-        self._start()
 
 
 def as_stored(counts: Counts, how: ShownSubjects, key: bytes) -> Counts:

@@ -32,22 +32,19 @@ class RefusalLog:
         self._logger = SafeLogger(logger)
         self._names_subjects = subjects
         self._clock = clock
-        self._begin()
-        notify_child(self)
-
-    def _begin(self) -> None:
         self._counts = Counts()
         self._since: float | None = None
+        notify_child(self)
 
     def _after_fork_in_child(self) -> None:
         """The parent logs what it has counted."""
-        self._begin()
+        self._since = None
 
     def add(self, counts: Counts) -> None:
         if self._since is None:
             if not any(check.outcome in TURNED_AWAY for check in counts.checks):
                 return
-            self._since = self._clock()
+            self._counts, self._since = Counts(), self._clock()
         self._counts.add(counts)
 
     def log_if_due(self, *, at_once: bool = False) -> bool:
@@ -58,7 +55,7 @@ class RefusalLog:
         if seconds < MINUTE and not at_once:
             return True
         self._logger.info("Rate limits: %s", line_of(self._counts, seconds, subjects=self._names_subjects))
-        self._begin()
+        self._since = None
         return False
 
 

@@ -94,7 +94,6 @@ class HashSlots:
         self._owners = None
 
     def _after_fork_in_child(self) -> None:
-        """Make a new lock: the thread that held it is not in the child."""
         self._lock = threading.Lock()
 
     def _ask_last(self, address: Address) -> None:
