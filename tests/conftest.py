@@ -3,6 +3,7 @@
 import gc
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -160,6 +161,22 @@ def _no_threads_of_earlier_tests() -> Iterator[None]:
     for beat in beats:
         assert beat.close(wait=PATIENCE), "a thread of this test still runs"
     KEEPER._after_fork_in_child()  # its thread may not have forgotten yet what this test has dropped
+
+
+@pytest.fixture
+def own_server(binary: Binary) -> Iterator[Server]:
+    """A server that a test may stop. It keeps nothing through a restart."""
+    with Server(binary, tcp=True) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Chromium, driven by Playwright."""
+    from support.browser import chromium
+
+    with chromium() as browser:
+        yield browser
 
 
 @pytest.fixture

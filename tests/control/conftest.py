@@ -1,6 +1,6 @@
 """A shop whose limits are changed while it runs, on memory and on a server."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from threading import Event
@@ -16,7 +16,7 @@ from flask_multilimit.control.watch import ControlFollower
 from flask_multilimit.engine import Limiter
 from flask_multilimit.serve.gate import gate_of
 from support.asking import ask, view
-from support.servers import Binary, Server
+from support.servers import Server
 from support.waiting import PATIENCE
 
 T = TypeVar("T")
@@ -84,13 +84,6 @@ def shop(request: pytest.FixtureRequest) -> Shop:
 def on_server(server: Server) -> str:
     """The URI of an empty server."""
     return server.url
-
-
-@pytest.fixture
-def own_server(server_binaries: dict[str, Binary]) -> Iterator[Server]:
-    """A server that a test may stop. It keeps nothing through a restart."""
-    with Server(next(iter(server_binaries.values())), tcp=True) as server:
-        yield server
 
 
 class SlowStart:

@@ -6,7 +6,6 @@ Other deciders are counted in `traffic/test_in_flask.py`, forks in `traffic/test
 
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from flask_multilimit.observe.traffic import Counts, TrafficReader
 from flask_multilimit.serve.gate import gate_of
 from support.forks import FORKS
 from support.processes import Program
-from support.servers import Server, find_binaries
+from support.servers import Server
 from support.waiting import PATIENCE, until
 
 HERE = Path(__file__).parent
@@ -75,13 +74,6 @@ def test_counts_of_a_multiprocessing_child_are_sent_when_it_ends(server: Server,
 
     assert by(counted(redis_client, most=5), "outcome") == {"allowed": 3, "refused": 2}
     multilimit.close()
-
-
-@pytest.fixture
-def own_server() -> Iterator[Server]:
-    """A server that a test may stop."""
-    with Server(next(iter(find_binaries().values()))) as server:
-        yield server
 
 
 @pytest.mark.slow

@@ -1,23 +1,16 @@
 """The browser of the tests finds what is wrong with a page."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser
 
-from support.browser import NARROW, chromium, tab
+from support.browser import NARROW, tab
 
 pytestmark = pytest.mark.slow
 
 STRICT = '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'">'
 PAGE = '<!doctype html><html lang="en"><title>page</title>{}<main><h1>page</h1>{}</main>'
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as browser:
-        yield browser
 
 
 @pytest.fixture

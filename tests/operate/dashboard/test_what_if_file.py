@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Iterator
 from fractions import Fraction
 from html import unescape
 from pathlib import Path
@@ -12,7 +11,7 @@ from playwright.sync_api import Browser
 
 from flask_multilimit.operate.dashboard.whatif import MOST_NAMED, WhatIf, file_of, what_if
 from flask_multilimit.operate.simulate.suggest import Arrivals, suggest_for, traffic_of, windows_of
-from support.browser import NARROW, WIDE, chromium, tab
+from support.browser import NARROW, WIDE, tab
 
 SECOND = 1_000_000
 EVIL = "</script><script>alert(1)</script><b>"
@@ -69,12 +68,6 @@ def test_names_of_a_log_are_safe_to_show(tmp_path: Path, name: str, shown: str) 
     (data,) = data_of(page)
     assert data["names"][0][0] == shown  # type: ignore[index]
     assert EVIL not in page
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as browser:
-        yield browser
 
 
 @pytest.fixture

@@ -11,16 +11,10 @@ from werkzeug.serving import make_server
 from flask_multilimit import IP, Ban, MultiLimit, rate_limiter
 from flask_multilimit.usage import Usage
 from support.asking import statuses, view
-from support.browser import WIDE, chromium, tab
+from support.browser import WIDE, tab
 
 pytestmark = pytest.mark.slow
 PHONE = (390, 844)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as browser:
-        yield browser
 
 
 @pytest.fixture(scope="module")

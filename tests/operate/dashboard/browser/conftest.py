@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser
 
-from support.browser import Tab, chromium, tab
+from support.browser import Tab, tab
 from support.processes import Program
 from support.servers import Server
 from support.waiting import PATIENCE
@@ -37,12 +37,6 @@ class Shop:
         with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)) as connection:
             connection.request("GET", path, headers=given)
             connection.getresponse()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as browser:
-        yield browser
 
 
 @pytest.fixture(scope="module")
