@@ -9,11 +9,8 @@ from flask import Flask, request
 from flask.testing import FlaskClient
 
 from flask_multilimit import ConfigurationError, LimitType, MultiLimit, Rule, rate_limiter
+from support.asking import limit
 from support.doubles import RecordingStorage, raising
-
-
-def limit(app: Flask, path: str = "/", **options: Any) -> None:
-    app.add_url_rule(path, path.strip("/") or "view", rate_limiter(**{"rules": "1/minute", **options})(lambda: "ok"))
 
 
 @pytest.mark.parametrize(

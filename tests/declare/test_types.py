@@ -17,13 +17,8 @@ import flask_multilimit
 from flask_multilimit import ConfigurationError, LimitType, MultiLimit, rate_limiter
 from flask_multilimit.declare.addresses import network_of
 from flask_multilimit.declare.written import ExemptNetworks
+from support.asking import limit
 from support.doubles import RecordingStorage, raising
-
-
-def limit(app: Flask, **options: Any) -> FlaskClient:
-    """A client of ``app``, whose ``/`` is limited to one request a minute."""
-    app.add_url_rule("/", "view", rate_limiter(**{"rules": "1/minute", **options})(lambda: "ok"))
-    return app.test_client()
 
 
 def statuses(client: FlaskClient, addresses: list[str], **options: Any) -> list[int]:

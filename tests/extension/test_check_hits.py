@@ -3,7 +3,6 @@
 import json
 from functools import partial
 
-import pytest
 from flask import Flask
 
 from flask_multilimit import MultiLimit, RateLimiter, current_decision, rate_limiter
@@ -12,11 +11,6 @@ from flask_multilimit.insight.limits import limiters_of
 from flask_multilimit.serve.gate import gate_of
 from flask_multilimit.signals import limits_checked
 from support.asking import heard
-
-
-@pytest.fixture
-def app() -> Flask:
-    return Flask("shop")
 
 
 def two_rules(subject: str = "ann") -> Hits:

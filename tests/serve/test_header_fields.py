@@ -38,18 +38,13 @@ from flask_multilimit.engine.reply import head
 from flask_multilimit.serve.gate import gate_of
 from flask_multilimit.serve.headers import DIALECTS, describe, unshared
 from flask_multilimit.serve.state import NO_PLAN, Record
-from support.asking import ask, read_list
+from support.asking import ask, limit, read_list
 from support.changes import control_of
 from support.clock import Clock
 from support.doubles import limited_service
 
 WAITS = st.one_of(st.integers(0, 3 * 10**6), st.integers(0, 10**13))
 """Microseconds."""
-
-
-def limit(app: Flask, **options: Any) -> FlaskClient:
-    app.add_url_rule("/", "view", rate_limiter(**options)(lambda: "ok"))
-    return app.test_client()
 
 
 def test_largest_numbers_of_a_rule_are_valid_in_structured_fields(limited_app: Flask) -> None:

@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 from blinker import NamedSignal
 from flask import Flask, abort, request
-from flask.testing import FlaskClient
 
 from flask_multilimit import Ban, LimitType, MultiLimit, RateLimitExceeded, rate_limiter, signals
 from flask_multilimit.declare.unwrap import name_of
 from flask_multilimit.signals import limit_event, limits_checked, log_once_a_minute, request_rejected, subject_banned
-from support.asking import heard, statuses
+from support.asking import heard, limit, statuses
 from support.doubles import raising
 
 Sent = list[tuple[str, dict[str, Any]]]
@@ -24,11 +23,6 @@ def sent(app: Flask) -> Iterator[Sent]:
     """The signals that the app sent, in order: the name of each, and its arguments."""
     with heard(app, limits_checked, request_rejected) as found:
         yield found
-
-
-def limit(app: Flask, **options: Any) -> FlaskClient:
-    app.add_url_rule("/", "view", rate_limiter(**{"rules": "1/minute", **options})(lambda: "ok"))
-    return app.test_client()
 
 
 def test_check_sends_limits_checked_and_refusal_also_sends_request_rejected(limited_app: Flask, sent: Sent) -> None:

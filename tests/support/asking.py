@@ -8,8 +8,10 @@ import http_sf
 import redis
 from blinker import NamedSignal
 from flask import Flask, Response
+from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
+from flask_multilimit import rate_limiter
 from flask_multilimit.serve.gate import gate_of
 from support.waiting import PATIENCE
 
@@ -17,6 +19,13 @@ from support.waiting import PATIENCE
 def view() -> Callable[[], str]:
     """A new function at each call, because a limiter is attached to its function."""
     return lambda: "ok"
+
+
+def limit(app: Flask, path: str = "/", **options: Any) -> FlaskClient:
+    """Let ``app`` serve ``path``, at which a client may make one request a minute unless the options say otherwise."""
+    limited = rate_limiter(**{"rules": "1/minute", **options})(view())
+    app.add_url_rule(path, path.strip("/") or "view", limited)
+    return app.test_client()
 
 
 def ask(app: Flask, path: str = "/", *, method: str = "GET", **options: Any) -> TestResponse:

@@ -25,11 +25,6 @@ from support.servers import Server
 
 
 @pytest.fixture
-def app() -> Flask:
-    return Flask("shop")
-
-
-@pytest.fixture
 def limiter(app: Flask) -> Limiter:
     return Limiter(get_remote_address, app=app)
 
