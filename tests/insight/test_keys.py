@@ -99,8 +99,7 @@ def test_no_slots_are_listed_when_keys_cannot_be() -> None:
     assert slots_in_use(gate_of(app_on("memory://"))) == []
 
 
-def test_keys_of_many_endpoints_are_peeked_at_together() -> None:
-    app = Flask("shop")
+def test_keys_of_many_endpoints_are_peeked_at_together(app: Flask) -> None:
     MultiLimit(app, default_limits={"type": IP, "rules": "9/minute"})
     for number in range(120):
         app.add_url_rule(f"/{number}", f"view_{number}", lambda: "ok")
@@ -125,8 +124,7 @@ def test_probes_of_the_storage_are_not_listed(server: Server, redis_client: redi
     assert [each.key for each in stored_keys(gate_of(app), ["rate_limit:"])] == [each.key for each in hits]
 
 
-def test_quota_of_a_key_is_all_that_a_bucket_holds(server: Server) -> None:
-    app = Flask("shop")
+def test_quota_of_a_key_is_all_that_a_bucket_holds(app: Flask, server: Server) -> None:
     app.config.update(MULTILIMIT_STORAGE_URI=server.url, MULTILIMIT_STORAGE_TIMEOUT=10)
     MultiLimit(app, application_limits=Rule(60, 5, algorithm="token_bucket", burst=20))
     app.add_url_rule("/", "show", lambda: "ok")

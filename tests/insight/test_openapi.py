@@ -155,8 +155,7 @@ def test_part_that_is_no_table_counts_as_empty_if_it_is_null_and_is_named_otherw
     ("version", "prefix"),
     [("3.1.0", {"servers": [{"url": "https://example.com/api/"}]}), ("2.0", {"basePath": "/api"})],
 )
-def test_paths_below_a_prefix_are_found(version: str, prefix: dict[str, Any]) -> None:
-    app = Flask("shop")
+def test_paths_below_a_prefix_are_found(app: Flask, version: str, prefix: dict[str, Any]) -> None:
     multilimit = MultiLimit(app)
     app.add_url_rule("/api/open", "open", rate_limiter(rules="1/minute")(view()))
 

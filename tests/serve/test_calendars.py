@@ -109,8 +109,7 @@ def test_calendar_is_read_from_data(written: Mapping[str, Any], rule: Calendar) 
         ({"count": 5, "per": "month", "anchor": 32}, "1 to 31"),
     ],
 )
-def test_invalid_calendar_in_data_is_an_error(written: dict[str, Any], message: str) -> None:
-    app = Flask("shop")
+def test_invalid_calendar_in_data_is_an_error(app: Flask, written: dict[str, Any], message: str) -> None:
     app.config["MULTILIMIT_DEFAULT_LIMITS"] = {"type": "ip", "rules": written}
     with pytest.raises(ConfigurationError, match=message):
         MultiLimit(app)
@@ -194,12 +193,11 @@ def test_doctor_warns_about_long_periods_in_process_memory(rules: Any) -> None:
     assert ("2 per calendar month" in found[0].text) == lasting
 
 
-def test_simulation_begins_periods_in_their_time_zone(tmp_path: Path) -> None:
+def test_simulation_begins_periods_in_their_time_zone(app: Flask, tmp_path: Path) -> None:
     log = tmp_path / "access.log"
     times = ["20/Nov/2026:22:58:00", "20/Nov/2026:22:59:00", "20/Nov/2026:22:59:59", "20/Nov/2026:23:00:00"]
     line = '203.0.113.7 - {user} [{time} +0000] "GET / HTTP/1.1" 200 5 "-" "-"\n'
     log.write_text("".join(line.format(user="ada", time=time) for time in times))
-    app = Flask("shop")
     MultiLimit(app)
     app.add_url_rule(
         "/", "show", rate_limiter(type=IP, rules=Calendar(2, "day", timezone="Europe/Berlin"))(lambda: "ok")

@@ -635,8 +635,7 @@ class TestPartitionKeys:
         assert all(len(key) == 9 for each in keys for key in each.values())
         assert not any(b"ann" in key for each in keys for key in each.values())
 
-    def test_partition_keys_without_a_secret_key_are_an_error(self) -> None:
-        app = Flask("shop")
+    def test_partition_keys_without_a_secret_key_are_an_error(self, app: Flask) -> None:
         app.config["MULTILIMIT_PARTITION_KEYS"] = True
         with pytest.raises(ConfigurationError, match="MULTILIMIT_PARTITION_KEYS needs a key: set SECRET_KEY"):
             MultiLimit(app)

@@ -82,8 +82,7 @@ def test_first_request_warns_of_differences_that_affect_the_app(
     assert named_at_start(caplog, declare, **options) == named
 
 
-def test_unknown_settings_are_logged_with_the_nearest_known_name(caplog: pytest.LogCaptureFixture) -> None:
-    app = Flask("shop")
+def test_unknown_settings_are_logged_with_the_nearest_known_name(app: Flask, caplog: pytest.LogCaptureFixture) -> None:
     app.config.update(RATELIMIT_STORAGE_URL="memory://", RATELIMIT_GUEST_USER="60 per minute")  # the latter by Invenio
     Limiter(get_remote_address, app=app)
 
@@ -109,7 +108,7 @@ def test_unknown_settings_are_logged_with_the_nearest_known_name(caplog: pytest.
 )
 @pytest.mark.parametrize("target", ["view", "blueprint", "blueprint around it"])
 def test_limit_for_methods_that_its_routes_do_not_take_is_logged(
-    methods: list[str] | None, routed: list[str], told: bool, target: str, caplog: pytest.LogCaptureFixture
+    app: Flask, methods: list[str] | None, routed: list[str], told: bool, target: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As in Superset, whose limit of logins is on the route that shows the form."""
     limiter = Limiter(get_remote_address, storage_uri="memory://")
@@ -120,7 +119,6 @@ def test_limit_for_methods_that_its_routes_do_not_take_is_logged(
     if target != "view":
         limit(inner if target == "blueprint" else outer)
     outer.register_blueprint(inner)
-    app = Flask("shop")
     app.register_blueprint(outer)
     limiter.init_app(app)
     for _ in range(2):

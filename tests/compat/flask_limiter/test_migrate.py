@@ -238,8 +238,7 @@ def test_limit_beside_a_default_of_the_same_window_gets_a_scope() -> None:
 
 
 @pytest.mark.parametrize("overriding", ["blueprint", "view"])
-def test_limit_keeps_the_defaults_away_where_another_limit_overrides_them(overriding: str) -> None:
-    app = Flask("shop")
+def test_limit_keeps_the_defaults_away_where_another_limit_overrides_them(app: Flask, overriding: str) -> None:
     limiter = Limiter(get_remote_address, app=app, default_limits=["2/minute"])
     blueprint = Blueprint("api", __name__)
     view = limiter.limit("5/minute", override_defaults=False)(lambda: "ok")
@@ -253,8 +252,7 @@ def test_limit_keeps_the_defaults_away_where_another_limit_overrides_them(overri
     assert '+ @rate_limiter(type=IP, rules="5/minute")\n' in printed(app)
 
 
-def test_defaults_blueprints_filters_and_callbacks_become_declarations() -> None:
-    app = Flask("shop")
+def test_defaults_blueprints_filters_and_callbacks_become_declarations(app: Flask) -> None:
     limiter = Limiter(
         get_remote_address,
         app=app,
@@ -318,8 +316,7 @@ def test_exempt_view_gets_the_same_exemptions(flags: ExemptionScope, expected: s
     assert_printed_declarations_run(app)
 
 
-def test_every_limiter_of_the_app_is_printed() -> None:
-    app = Flask("shop")
+def test_every_limiter_of_the_app_is_printed(app: Flask) -> None:
     for text in ("1/minute", "2/hour"):
         app.get(f"/{text}", endpoint=text[0])(Limiter(get_remote_address, app=app).limit(text)(search))
 

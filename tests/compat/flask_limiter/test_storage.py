@@ -69,8 +69,7 @@ def test_storage_options_configure_a_sentinel_client() -> None:
     ]
 
 
-def test_storage_options_configure_a_cluster_client(shared_cluster: Cluster) -> None:
-    app = Flask("shop")
+def test_storage_options_configure_a_cluster_client(app: Flask, shared_cluster: Cluster) -> None:
     uri = shared_cluster.uri.replace("redis+cluster", "valkey+cluster")
     limiter = Limiter(get_remote_address, app=app, storage_uri=uri, storage_options={"socket_timeout": 5})
     app.get("/")(limiter.limit("1/hour", scope=uuid4().hex)(lambda: "ok"))

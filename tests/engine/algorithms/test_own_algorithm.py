@@ -78,10 +78,9 @@ def test_missing_lua_is_an_error_at_start_up_if_the_storage_runs_it(
         validate("redis://127.0.0.1:1")
 
 
-def test_doctor_names_lua_that_the_server_cannot_run(tmp_path: Path, server: Server) -> None:
+def test_doctor_names_lua_that_the_server_cannot_run(app: Flask, tmp_path: Path, server: Server) -> None:
     lua = tmp_path / "cooldown.lua"
     lua.write_text(lua.read_text().replace("local last, used = in_force", "local last, used = in_farce"))
-    app = Flask("shop")
     MultiLimit(app, storage=server.url)
 
     (found,) = [each for each in examine(gate_of(app)) if each.name == "script"]

@@ -346,9 +346,8 @@ VERDICTS: dict[str, tuple[dict[LimitType, Any], str, str, str]] = {
 
 @pytest.mark.parametrize(("declared", "arguments", "state", "verdict"), VERDICTS.values(), ids=VERDICTS)
 def test_check_verdict_names_unchecked_limits(
-    declared: dict[LimitType, Any], arguments: str, state: str, verdict: str
+    app: Flask, declared: dict[LimitType, Any], arguments: str, state: str, verdict: str
 ) -> None:
-    app = Flask("shop")
     MultiLimit(app, user_loader=lambda: None)
     shown = view()
     for type_, rules in declared.items():

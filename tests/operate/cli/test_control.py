@@ -187,8 +187,7 @@ def test_limits_that_a_change_would_change_fit_the_terminal(on_server: Command) 
     assert [each for each in lines if len(each) > 80] == []
 
 
-def test_change_of_hundreds_of_endpoints_shows_a_few_of_them_before_it_asks(server: Server) -> None:
-    app = Flask("shop")
+def test_change_of_hundreds_of_endpoints_shows_a_few_of_them_before_it_asks(app: Flask, server: Server) -> None:
     app.config.update(MULTILIMIT_STORAGE_URI=server.url, MULTILIMIT_STORAGE_TIMEOUT=10)
     MultiLimit(app)
     for number in range(300):

@@ -235,8 +235,7 @@ def test_count_of_the_whole_app_becomes_an_application_limit() -> None:
     assert command(found) is None
 
 
-def test_suggest_ignores_requests_that_no_limit_would_count() -> None:
-    app = Flask("shop")
+def test_suggest_ignores_requests_that_no_limit_would_count(app: Flask) -> None:
     app.config.update(MULTILIMIT_UNKNOWN_NAMES="warn", MULTILIMIT_EXEMPT=["static", "gone"])
     MultiLimit(app, limits={"old": "off"})
     app.add_url_rule("/search", "search", lambda: "ok")
@@ -252,8 +251,7 @@ def test_suggest_ignores_requests_that_no_limit_would_count() -> None:
     assert learned_from == [1, 1, 2]
 
 
-def test_suggest_ignores_clients_on_lists() -> None:
-    app = Flask("shop")
+def test_suggest_ignores_clients_on_lists(app: Flask) -> None:
     MultiLimit(app, user_loader=lambda: None, allow=["10.0.0.0/8", "user:monitor"], deny=["203.0.113.7"])
     app.add_url_rule("/search", "search", lambda: "ok")
     clients = [("10.0.0.1", None), ("192.0.2.1", "monitor"), ("203.0.113.7", None), ("192.0.2.1", "ann")]
@@ -351,8 +349,7 @@ def test_command_to_try_a_limit_is_quoted_for_a_shell() -> None:
     )
 
 
-def test_command_to_try_a_limit_adds_a_shadow_limit(server: Server, redis_client: redis.Redis) -> None:  # noqa: ARG001
-    app = Flask("shop")
+def test_command_to_try_a_limit_adds_a_shadow_limit(app: Flask, server: Server, redis_client: redis.Redis) -> None:  # noqa: ARG001
     app.config["MULTILIMIT_STORAGE_TIMEOUT"] = 10
     MultiLimit(app, storage=server.url)
     app.add_url_rule("/search", "search", lambda: "ok")
