@@ -36,6 +36,9 @@ UNITS = {
     "year": 365 * 86_400,
 }
 """Units of time in a rule's text, in seconds; a month is 30 days, a year 365."""
+_UNIT_OF: dict[float, str] = {seconds: unit for unit, seconds in UNITS.items()}
+SIZES = (("d", 86_400), ("h", 3600), ("min", 60))
+"""Units of long times, in seconds, as people read them."""
 
 PERIODS: dict[str, int] = {
     "hour": 3600,
@@ -159,11 +162,16 @@ class Rule:
         return hash((self.time, self.count, self.algorithm, self.name))
 
     def __str__(self) -> str:
+        algorithm = "" if self.algorithm in {"sliding_window", CONCURRENCY, CALENDAR} else f" by {self.algorithm}"
+        lease = "" if self.lease is None else f", lease of {self.lease}"
+        return f"{self.in_words}{algorithm}{lease}"
+
+    @property
+    def in_words(self) -> str:
+        """Its count and its time: ``5 per minute``, ``5 per 90 s``, ``5 at once``."""
         if self.holds_slots:
             return f"{self.count} at once"
-        algorithm = "" if self.algorithm == "sliding_window" else f" by {self.algorithm}"
-        lease = "" if self.lease is None else f", lease of {self.lease}"
-        return f"{self.count} per {self.window}{algorithm}{lease}"
+        return f"{self.count} per {_UNIT_OF.get(self.time) or time_in_words(self.time)}"
 
     @property
     def window(self) -> str:
@@ -277,7 +285,8 @@ class Calendar(Rule):
         name = "" if self.name is None else f", name={self.name!r}"
         return f"Calendar({self.count}, {self.period!r}{timezone}{anchor}{name})"
 
-    def __str__(self) -> str:
+    @property
+    def in_words(self) -> str:
         anchor = "" if self.anchor == _DEFAULT_ANCHORS.get(self.period) else f" from {self._anchor_in_words}"
         return (
             f"{self.count} per calendar {self.period}{anchor}{'' if self.timezone == 'UTC' else f' in {self.timezone}'}"
@@ -402,6 +411,14 @@ _REMEDY_FOR_MAPPING = 'a rule is not a mapping here; give Rule(time=60, count=5)
 
 
 # Text
+
+
+def time_in_words(seconds: float) -> str:
+    """``250 ms``, ``90 s``, ``10 min``, ``2 h``, ``2 d``: never rounded."""
+    if seconds < 1:
+        return f"{round(seconds * 1000)} ms"
+    unit, size = next((each for each in SIZES if seconds >= 2 * each[1] and not seconds % each[1]), ("s", 1))
+    return f"{seconds if size == 1 else int(seconds // size)} {unit}"
 
 
 @lru_cache(maxsize=1024)  # a callable may return the same text at each request

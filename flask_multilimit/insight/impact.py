@@ -17,7 +17,7 @@ from .health import forgets_changes, known_worker_count
 from .traffic import TrafficMemory, looking, rule_traffic
 from .values import Described
 
-_RULE = re.compile(r"(?P<count>\d+) (?:per (?P<time>[\d.]+m?s(?: by \w+)?|calendar .+?(?= \(shadow\)|$))|at once)")
+_RULE = re.compile(r"(?P<count>\d+) (?:per (?P<time>.+?)(?=, lease| \(shadow\)|$)|at once)")
 """Of a rule in text: its count; and its time with the algorithm, if that is not the default."""
 _SHADOW = " (shadow)"
 FORGETFUL = (

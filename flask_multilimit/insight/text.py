@@ -9,15 +9,12 @@ from datetime import datetime, timezone
 from ..declare.addresses import usual_network
 from ..declare.limiter import Declaration
 from ..declare.subjects import EVERYONE, LimitType, Subject
-from ..engine import Ban, Calendar, Rule
+from ..engine import Ban, Rule
 from ..engine.bans import BanRule
 from ..engine.periods import LATEST_DATE, nearest_date
-from ..engine.rules import UNITS
+from ..engine.rules import SIZES
 from ..engine.text import Phrase, joined, quoted
 from ..plan.plans import Plans
-
-_UNITS: dict[float, str] = {seconds: unit for unit, seconds in UNITS.items()}
-_SIZES = (("d", 86_400), ("h", 3600), ("min", 60))
 
 
 def duration(seconds: float | None) -> str:
@@ -26,7 +23,7 @@ def duration(seconds: float | None) -> str:
         return "never"
     if seconds >= 3600:
         seconds = 60 * math.ceil(seconds / 60)  # so that a moment after two hours began, they are still two hours
-    for unit, size in _SIZES:
+    for unit, size in SIZES:
         if seconds >= 2 * size:
             return f"{_short(seconds / size)} {unit}"
     return f"{_short(seconds)} s" if seconds >= 1 or seconds == 0 else f"{math.ceil(seconds * 1000)} ms"
@@ -84,19 +81,7 @@ def shown_subject(plans: Plans, type_name: str, value: str) -> str:
 
 
 def rule_text(rule: Rule) -> str:
-    if isinstance(rule, BanRule):
-        return ban_text(rule.ban)
-    if rule.holds_slots or isinstance(rule, Calendar):
-        return str(rule)
-    return f"{rule.count} per {_UNITS.get(rule.time) or window_text(rule.time)}"
-
-
-def window_text(seconds: float) -> str:
-    """As :func:`duration`, but never rounded."""
-    if seconds < 1:
-        return duration(seconds)
-    unit, size = next((each for each in _SIZES if seconds >= 2 * each[1] and not seconds % each[1]), ("s", 1))
-    return f"{seconds if size == 1 else int(seconds // size)} {unit}"
+    return ban_text(rule.ban) if isinstance(rule, BanRule) else rule.in_words
 
 
 def ban_text(ban: Ban) -> str:

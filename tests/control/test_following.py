@@ -146,7 +146,7 @@ def test_acquire_goes_on_by_the_limits_in_force_when_an_override_is_undone_while
     decision = limiter.acquire(mail(), timeout=3600)
 
     assert decision.allowed
-    assert [str(status.rule) for status in decision.statuses] == ["2 per 60s"]
+    assert [str(status.rule) for status in decision.statuses] == ["2 per minute"]
 
 
 def test_check_many_admits_checks_whose_limit_is_off(shop: Shop) -> None:

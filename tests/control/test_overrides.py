@@ -828,7 +828,7 @@ class TestConcurrency:
             response.close()
 
     def test_timeout_for_a_rate_without_a_count_is_an_error(self, shop: Shop) -> None:
-        with pytest.raises(ConfigurationError, match=r"timeout is for .*, and 2 per 60s is a rate; give a count"):
+        with pytest.raises(ConfigurationError, match=r"timeout is for .*, and 2 per minute is a rate; give a count"):
             shop.control.override("show", rule="ip-60s", rules={"timeout": 30}, lasting=True)
 
     def test_factor_multiplies_slots(self, app: Flask) -> None:

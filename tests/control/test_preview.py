@@ -22,7 +22,7 @@ OVERRIDE = {"kind": "override", "endpoint": "show", "rule": "ip-60s", "rules": "
 def test_preview_shows_changed_endpoints_and_changes_nothing(shop: Shop) -> None:
     preview = shop.control.preview(OVERRIDE, for_="2h", reason="campaign", author="ann")
 
-    before, after = ("ip-60s: 2 per 60s",), ("ip-60s: 9 per 60s",)
+    before, after = ("ip-60s: 2 per minute",), ("ip-60s: 9 per minute",)
     assert preview.endpoints == (Difference("show", ("GET", "HEAD"), before, after),)
     assert (preview.entry.kind, preview.entry.reason, preview.entry.author) == ("override", "campaign", "ann")
     assert preview.warning == ""
@@ -53,7 +53,7 @@ def test_preview_of_an_undo_shows_the_declared_rule(shop: Shop) -> None:
 
     preview = shop.control.preview_undo(entry.id)
 
-    shown = Difference("show", ("GET", "HEAD"), ("ip-60s: 9 per 60s",), ("ip-60s: 2 per 60s",))
+    shown = Difference("show", ("GET", "HEAD"), ("ip-60s: 9 per minute",), ("ip-60s: 2 per minute",))
     assert preview == Preview(entry, (shown,), warning="")
     assert shop.control.entries() == (entry,)
 

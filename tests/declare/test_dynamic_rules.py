@@ -237,7 +237,7 @@ class TestFallback:
         assert [get(limited_app, "new") for _ in range(3)] == [200, 200, 429]
         assert [get(limited_app, "s") for _ in range(3)] == [200] * 3
         assert get(limited_app, "c") == 429
-        expected = "and for one that several clients may share, its fallback (2 per 60s): RuntimeError"
+        expected = "and for one that several clients may share, its fallback (2 per minute): RuntimeError"
         assert expected in caplog.messages[0]
 
     @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ class TestFallback:
             ({"rules": view(), "fallback": "often"}, "rule 'often': write it as \"100/minute\""),
             ({"rules": view(), "fallback": []}, "rules: none given"),
             ({"rules": view(), "fallback": "1 at once", "charge_when": lambda _: True}, "fallback: charge_when has no"),
-            ({"rules": view(), "fallback": "1/minute", "cost": 5}, "cost=5: 1 per 60s could never admit it"),
+            ({"rules": view(), "fallback": "1/minute", "cost": 5}, "cost=5: 1 per minute could never admit it"),
         ],
     )
     def test_invalid_fallback_is_an_error_at_the_decorator(self, options: dict[str, Any], message: str) -> None:

@@ -61,7 +61,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"cost": True}, "cost=True"),
     ({"cost": 1.5}, "cost=1.5"),
     ({"cost": 10**5000}, "cost=int too long to show: sliding_window takes at most"),
-    ({"cost": 101}, "cost=101: 100 per 60s could never admit it"),
+    ({"cost": 101}, "cost=101: 100 per minute could never admit it"),
     ({"cost": 2, "rules": Rule(60, 500, algorithm="gcra")}, "by gcra could never admit it: at most 1 at once"),
     ({"cost": later}, "async"),
     ({"cost": Later()}, "async"),

@@ -105,7 +105,7 @@ def test_parts_of_a_reserve_are_added_without_rounding_errors() -> None:
         ({7: 0.5}, "a priority is text, not 7"),
         ({}, "give parts by priority"),
         (0.2, "give parts by priority"),
-        ({"critical": 0.95}, r"leaves nothing of Rule\(10 per 60s\) for others; reserve less, or raise its count"),
+        ({"critical": 0.95}, r"leaves nothing of Rule\(10 per minute\) for others; reserve less, or raise its count"),
     ],
 )
 def test_invalid_reserve_is_an_error_at_the_decorator(reserve: Any, message: str) -> None:

@@ -211,7 +211,8 @@ class TestIdleRules:
         assert Path(warning.filename) == Path(__file__)
         assert Path(__file__).read_text().splitlines()[warning.lineno - 1].endswith("# this line")
         assert re.search(
-            PLACE + r"Rule\(600 per 3600s\) of the default limiter .* can never refuse, because Rule\(10 per 60s\) of "
+            PLACE
+            + r"Rule\(600 per hour\) of the default limiter .* can never refuse, because Rule\(10 per minute\) of "
             r"the default limiter .* always refuses first; leave it out or make it stricter$",
             str(warning.message),
         )

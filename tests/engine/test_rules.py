@@ -208,11 +208,11 @@ def test_a_rule_survives_copying_and_pickling() -> None:
 @pytest.mark.parametrize(
     ("rule", "text", "window"),
     [
-        (Rule(60, 5), "5 per 60s", "60s"),
-        (Rule(1.5, 5), "5 per 1500ms", "1500ms"),
-        (Rule(0.001, 1), "1 per 1ms", "1ms"),
-        (Rule(60, 50, lease=10), "50 per 60s, lease of 10", "60s"),
-        (Rule(60, 5, algorithm="gcra"), "5 per 60s by gcra", "60s"),
+        (Rule(60, 5), "5 per minute", "60s"),
+        (Rule(1.5, 5), "5 per 1.5 s", "1500ms"),
+        (Rule(0.001, 1), "1 per 1 ms", "1ms"),
+        (Rule(60, 50, lease=10), "50 per minute, lease of 10", "60s"),
+        (Rule(60, 5, algorithm="gcra"), "5 per minute by gcra", "60s"),
     ],
     ids=str,
 )

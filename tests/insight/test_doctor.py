@@ -411,7 +411,7 @@ def test_user_whose_id_is_the_text_of_none_is_a_warning(on_server: Shop) -> None
 def test_limits_without_a_share_in_an_outage_are_named(on_server: Shop, shop: Callable[..., Shop]) -> None:
     uri = on_server.app.config["MULTILIMIT_STORAGE_URI"]
     found = shop(uri, MULTILIMIT_WORKERS=30).finding("shares")
-    assert (found.level, "ip-60s at send (5 per 60s)" in found.text) == ("hint", True)
+    assert (found.level, "ip-60s at send (5 per minute)" in found.text) == ("hint", True)
     assert shop(uri, MULTILIMIT_WORKERS=1).findings("shares") == []
 
 

@@ -43,13 +43,13 @@ def in_the_settings(app: Flask, storage: RecordingStorage) -> None:
 
 def on_one_view(app: Flask, storage: RecordingStorage) -> None:
     below = rate_limiter(**STRICT)(view())
-    with pytest.warns(ConfigurationWarning, match=r"Rule\(60 per 60s\) of the ip limiter .* can never refuse"):
+    with pytest.warns(ConfigurationWarning, match=r"Rule\(60 per minute\) of the ip limiter .* can never refuse"):
         app.add_url_rule("/", "view", rate_limiter(**LOOSE)(below))
     MultiLimit(app, storage=storage)
 
 
 def in_one_limiter(app: Flask, storage: RecordingStorage) -> None:
-    with pytest.warns(ConfigurationWarning, match=r"Rule\(60 per 60s\) of the ip limiter .* can never refuse"):
+    with pytest.warns(ConfigurationWarning, match=r"Rule\(60 per minute\) of the ip limiter .* can never refuse"):
         app.add_url_rule("/", "view", rate_limiter(type=IP, rules="60/minute; 2/minute")(view()))
     MultiLimit(app, storage=storage)
 

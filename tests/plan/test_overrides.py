@@ -251,7 +251,7 @@ def test_preview_shows_a_ban_after_its_rules(app: Flask, *, shadow: bool) -> Non
     before, after = lines_before_and_after(app, limiter="ip", off=True)
 
     end = " (shadow)" if shadow else ""
-    assert before == (f"ip-60s: 2 per 60s{end}", f"ip-ban: {ban}{end}")
+    assert before == (f"ip-60s: 2 per minute{end}", f"ip-ban: {ban}{end}")
     assert after == ()
 
 

@@ -53,7 +53,7 @@ class RuleReport:
     """Where it was declared."""
     type: str
     text: str
-    """Such as ``100 per 60s``."""
+    """Such as ``100 per minute``."""
     shadow: bool
     is_ban: bool
     """Whether it is the ban of a limiter. :attr:`Report.bans` has more about bans."""

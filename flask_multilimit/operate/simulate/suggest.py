@@ -21,10 +21,9 @@ from ...declare.subjects import LimitType
 from ...engine import Calendar, ConfigurationError, Limiter, MemoryStorage, Rule, hits_for
 from ...engine.errors import brief, check_iterable
 from ...engine.periods import AROUND
-from ...engine.rules import UNITS, changed
+from ...engine.rules import UNITS, changed, time_in_words
 from ...engine.storage.forgetting import UNBOUNDED
 from ...engine.text import Phrase
-from ...insight.text import window_text
 from ...insight.values import as_json
 from .logged import MICROSECONDS, field_name
 
@@ -213,7 +212,7 @@ class Peaks:
     @property
     def in_words(self) -> str:
         """The window: ``60 s``, or the period."""
-        return self.window if isinstance(self.window, str) else window_text(self.window)
+        return self.window if isinstance(self.window, str) else time_in_words(self.window)
 
 
 @dataclass(frozen=True, slots=True)

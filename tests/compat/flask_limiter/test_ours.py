@@ -453,7 +453,7 @@ def test_flask_limiter_shows_what_is_left_when_an_override_puts_two_rules_in_pla
 
     assert codes(app, 2) == [200, 429]
     shown = app.test_cli_runner().invoke(app.cli.commands["limiter"], ["limits", "--key", "127.0.0.1"]).output
-    assert "2 per 1 minute: Fail (0 out of 1 remaining; changed to 1 per 3600s; 9 per 86400s)  [route]" in shown
+    assert "2 per 1 minute: Fail (0 out of 1 remaining; changed to 1 per hour; 9 per day)  [route]" in shown
 
 
 def test_flask_limiter_clear_names_the_limits_that_it_cannot_clear(limiter: Limiter, app: Flask) -> None:

@@ -48,7 +48,7 @@ def test_set_changes_a_limit_and_unset_restores_it(on_server: Command, shop: Fla
     wait_for_status(shop, "/update", 200)
     (entry,) = on_server("entries", "--json").json["entries"]
     assert (run.json["changed"], entry["id"], entry["reason"]) == (True, run.json["entry"]["id"], "night")
-    assert "50 per 20s" in str(run.json["endpoints"][0]["after"])
+    assert "50 per 20 s" in str(run.json["endpoints"][0]["after"])
 
     assert on_server("unset", entry["id"], "--yes").code == 0
     wait_for_status(shop, "/update", 429)
@@ -177,7 +177,7 @@ def test_lasting_change_warns_when_server_keeps_nothing_on_disk(on_server: Comma
 def test_dry_run_shows_a_change_without_making_it(on_server: Command) -> None:
     run = on_server("set", "update", "ip-20s", "50 per 20 seconds", "--lasting", "--dry-run")
     assert run.code == 0
-    assert "    + ip-20s: 50 per 20s" in run.out
+    assert "    + ip-20s: 50 per 20 s" in run.out
     assert on_server("entries").out.startswith("No changes")
 
 

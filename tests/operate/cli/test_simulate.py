@@ -41,7 +41,7 @@ def test_simulate_prints_who_would_have_been_refused(on_memory: Command, log: Pa
     assert "really succeeded  7 (100.0 %) of the refused (status below 400)\n" in out
     assert "clients refused   1 (33.3 %)\n" in out
     assert re.search(r"^update +10 +7 \(70\.0 %\) +200: 7$", out, re.MULTILINE)
-    assert re.search(r"^ip-20s +shop:update +3 per 20s +10 +7 +7$", out, re.MULTILINE)
+    assert re.search(r"^ip-20s +shop:update +3 per 20 s +10 +7 +7$", out, re.MULTILINE)
     assert re.search(r"never refuses: at least 7 left", out)
     assert re.search(r"^203\.0\.113\.7 +10 +7 \(70\.0 %\) +2026-11-22 00:00:03 +17 s$", out, re.MULTILINE)
     assert "\nReplayed differently:\n" in out
@@ -176,8 +176,8 @@ def test_simulate_settles_at_the_real_cost_in_the_log(on_memory: Command, token_
     real = on_memory(*asked, "--cost-field", "upstream_http_x_tokens", columns=140)
     guessed = on_memory(*asked, columns=140)
 
-    assert re.search(r"^ip-60s +limits.toml.* +1000 per 60s .* +10 +6 +6$", real.out, re.MULTILINE)
-    assert re.search(r"^ip-60s +limits.toml.* +1000 per 60s .* +10 +0 +0 ", guessed.out, re.MULTILINE)
+    assert re.search(r"^ip-60s +limits.toml.* +1000 per minute .* +10 +6 +6$", real.out, re.MULTILINE)
+    assert re.search(r"^ip-60s +limits.toml.* +1000 per minute .* +10 +0 +0 ", guessed.out, re.MULTILINE)
     assert "does not say the real cost; the estimate stands (1 request)" in real.out
     assert "does not say the real cost; the estimate stands (10 requests)" in guessed.out
 
@@ -237,7 +237,7 @@ def test_simulate_counts_a_shared_limit_at_the_chosen_endpoint_alone(on_memory: 
     def counted(endpoint: str) -> list[int]:
         asked = ("simulate", str(log), "--limits", str(limits), "--endpoint", endpoint, "--json")
         (report,) = on_memory(*asked).json["reports"]
-        (rule,) = (each for each in report["rules"] if each["text"] == "3 per 3600s")
+        (rule,) = (each for each in report["rules"] if each["text"] == "3 per hour")
         (ban,) = report["bans"]
         return [rule["asked"], rule["refused"], ban["begun"], ban["clients"], ban["refused"]]
 

@@ -54,7 +54,7 @@ def entries_of(app: Flask) -> list[str]:
 def test_form_offers_the_parts_that_can_be_changed(ada: FlaskClient) -> None:
     page = previewed(ada, endpoint="show", part="rule:ip-60s").text
 
-    assert '<option value="rule:ip-60s" selected>ip-60s: 2 per 60s</option>' in page
+    assert '<option value="rule:ip-60s" selected>ip-60s: 2 per minute</option>' in page
     assert "all rules of ip" in page
     assert "Fill in the form." in page
     more = previewed(ada, endpoint="show", part="more").text
@@ -64,7 +64,7 @@ def test_form_offers_the_parts_that_can_be_changed(ada: FlaskClient) -> None:
 
 @pytest.mark.parametrize(
     ("endpoint", "limiter", "rule", "text"),
-    [("show", "plan", "plan-3600s", "5 per 3600s"), ("unmatched", "ip", "ip-60s", "9 per 60s")],
+    [("show", "plan", "plan-3600s", "5 per hour"), ("unmatched", "ip", "ip-60s", "9 per minute")],
 )
 def test_form_offers_limits_of_extensions_and_of_requests_without_a_route_that_the_page_limits_links_to(
     endpoint: str, limiter: str, rule: str, text: str
@@ -87,8 +87,8 @@ def test_preview_shows_a_change_without_making_it(app: Flask, ada: FlaskClient) 
     page = previewed(ada, **RULE)
 
     assert page.status_code == 200
-    assert "ip-60s: 2 per 60s" in page.text
-    assert "ip-60s: 4 per 60s" in page.text
+    assert "ip-60s: 2 per minute" in page.text
+    assert "ip-60s: 4 per minute" in page.text
     assert "Checks that it refused: 0. At most that many more would have passed." in page.text
     assert entries_of(app) == []
 
@@ -138,7 +138,7 @@ def test_preview_does_not_know_what_another_algorithm_would_have_refused(app: Fl
 
     page = previewed(ada, **asks, rules="4/minute").text
 
-    assert "ip-60s: 4 per 60s" in page
+    assert "ip-60s: 4 per minute" in page
     assert "How near clients came to the new one is not known." in page
     assert "At most that many more would have passed." not in page
 

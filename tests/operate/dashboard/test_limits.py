@@ -57,8 +57,8 @@ def test_override_is_shown_with_author_and_reason(app: Flask, ada: FlaskClient) 
     (row,) = limits(ada, "?q=show")["endpoints"][0]["limits"]
     page = ada.get(f"{ROOT}limits?q=show").text
 
-    assert (row["text"], row["changed"], row["declared"]) == ("9 per minute", True, "ip limiter (2 per 60s)")
-    assert "declared: ip limiter (2 per 60s)" in page
+    assert (row["text"], row["changed"], row["declared"]) == ("9 per minute", True, "ip limiter (2 per minute)")
+    assert "declared: ip limiter (2 per minute)" in page
     assert "by bob" in page
     assert "sale" in page
 

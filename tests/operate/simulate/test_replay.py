@@ -213,7 +213,7 @@ def test_rule_of_a_shared_key_is_that_of_the_stricter_limiter() -> None:
     report = replayed(app, *map(at, range(3)), limits=limits, rules={"wide": "9/minute"})
 
     asked = [(rule.text, rule.limiter, rule.refused) for rule in report.rules if rule.asked]
-    assert asked == [("2 per 60s", 'limits: limits["index"]', 1)]
+    assert asked == [("2 per minute", 'limits: limits["index"]', 1)]
 
 
 @pytest.mark.parametrize("name", ["index", "fixed"])
@@ -460,7 +460,7 @@ def test_priorities_can_be_given() -> None:
 
 @pytest.mark.parametrize(
     ("status", "refused"),
-    [(200, {"1 per 60s": 4, "3 per 60s": 2}), (500, {"1 per 60s": 0, "3 per 60s": 0})],
+    [(200, {"1 per minute": 4, "3 per minute": 2}), (500, {"1 per minute": 0, "3 per minute": 0})],
     ids=["charged", "refunded"],
 )
 def test_override_for_a_subject_applies_only_to_it(status: int, refused: dict[str, int]) -> None:

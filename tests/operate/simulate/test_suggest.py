@@ -358,7 +358,7 @@ def test_command_to_try_a_limit_adds_a_shadow_limit(app: Flask, server: Server, 
     said = app.test_cli_runner().invoke(args=[*words, "--yes"])
     client = app.test_client()
 
-    assert "1 per 60s (shadow)" in said.output
+    assert "1 per minute (shadow)" in said.output
     assert [client.get("/search").status_code for _ in range(3)] == [200] * 3
 
 

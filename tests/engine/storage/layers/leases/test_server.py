@@ -134,6 +134,6 @@ def test_lease_on_only_one_of_two_rules_that_share_a_key_is_an_error(app: Flask)
         ask(app, "/one")
 
     assert str(caught.value) == (
-        'limiter on "two": Rule(50 per 60s) shares a key with Rule(50 per 60s, lease of 10) on "one", but only one of '
-        "them has a lease, and counts longer for it; give both a lease, or none"
+        'limiter on "two": Rule(50 per minute) shares a key with Rule(50 per minute, lease of 10) on "one", but only '
+        "one of them has a lease, and counts longer for it; give both a lease, or none"
     )
