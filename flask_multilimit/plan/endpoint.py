@@ -24,7 +24,7 @@ from ..engine.bans import MOST_STRIKES
 from ..engine.hits import LARGEST_COST, BanHit, Hits, Origin, ban_hit, part_in_key, settled_hit
 from ..engine.keys import HashTag, escape_subject, stem_of, stem_of_key, stem_of_subject
 from ..engine.rules import NAME
-from .hits import REQUEST, About, Applied, AppliedLimits, RulesOf, strictest
+from .hits import ASKER, REQUEST, About, Applied, AppliedLimits, RulesOf, strictest
 from .overrides import NamedRule, Overrides, SpecialSubjects, as_far_as_they_fit, change_rules, rules_of_subject
 
 if TYPE_CHECKING:
@@ -278,12 +278,12 @@ class Plan:
             if subject is not None:
                 try:
                     hits = _hits_now(limiter, subject, about)
-                except NoRules as error:
-                    failure = failure or (None if declared.shadow else error.__cause__)
                 except Exception as error:
-                    if not about.has_ended:
+                    has_no_rules = isinstance(error, NoRules)
+                    if not (has_no_rules or about.has_ended):
                         raise
-                    failure = failure or error
+                    if not declared.shadow or about.ask is ASKER.ask:  # a trial ends no request
+                        failure = failure or (error.__cause__ if has_no_rules else error)
                 else:
                     applied.append(Applied(declared, subject, hits or (), hits is not None))
         return AppliedLimits(applied, self.scope, failure)

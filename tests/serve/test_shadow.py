@@ -115,7 +115,7 @@ FAILING: dict[str, Callable[[Callable[[], Any]], dict[str, Any]]] = {
 }
 
 
-def raises() -> int:
+def raises() -> Any:
     raise ValueError("no number")
 
 
@@ -131,6 +131,14 @@ def test_trial_whose_callable_fails_changes_no_answer_and_is_logged(
 
     assert statuses(app, "/", "/", "/") == [200, 200, 429]
     assert len(caplog.records) == 1
+
+
+def test_reset_raises_the_error_of_a_trial_whose_quota_it_cannot_find(app: Flask) -> None:
+    multilimit = MultiLimit(app)
+    app.add_url_rule("/", "view", rate_limiter(type=LimitType.IP, rules=raises, shadow=True)(view()))
+
+    with app.test_request_context("/"), pytest.raises(ValueError, match="no number"):
+        multilimit.reset()
 
 
 def test_limit_that_fails_beside_a_trial_still_ends_the_request_with_its_error(app: Flask, any_storage: Any) -> None:
