@@ -318,7 +318,7 @@ class AppGate(AppState):
         except Exception as error:
             if plan.without_trials is not plan:
                 applied = self._applied(plan.without_trials, record, resolve, about)
-                log_once_a_minute(self.app, error, "a limit on trial failed at %s; none is checked there", plan.scope)
+                log_once_a_minute(self.app, error, "a limit on trial fails, so those at %s are left out", plan.scope)
                 return applied
             if isinstance(error, ConfigurationError):
                 raise ConfigurationError(f'limiter on "{plan.scope}": {error}') from error
