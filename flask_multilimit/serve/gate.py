@@ -464,12 +464,12 @@ class AccessCheck:
         return "allowed"
 
     def _subjects_called(self, name: str, resolve: Resolve, plan: Plan) -> tuple[Subject, ...]:
-        """As :meth:`.Plans.subjects_called`. A callable type may fail where no limiter counts it: it means nobody
-        there."""
+        """As :meth:`.Plans.subjects_called`. A callable type may fail where no limiter counts it, or only one on
+        trial: it means nobody there."""
         try:
             return self._in_force.plans.subjects_called(name, resolve, plan)
         except Exception:
-            if name == LimitType.USER.value or plan.type_called(name) is not None:
+            if name == LimitType.USER.value or plan.without_trials.type_called(name) is not None:
                 raise
             return ()
 

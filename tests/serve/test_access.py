@@ -200,6 +200,15 @@ def test_failing_type_with_a_list_fails_where_a_limiter_counts_it(app: Flask) ->
         status_for(app, "::1")
 
 
+def test_failing_type_with_a_list_means_nobody_where_only_a_trial_counts_it(app: Flask) -> None:
+    MultiLimit(app, deny=["page:secret"])
+    by_page = rate_limiter(type=lambda: request.headers["X-Page"], name="page", rules="9/minute", shadow=True)
+    app.add_url_rule("/", "show", by_page(view()))
+
+    assert status_for(app, "::1") == 200
+    assert status_for(app, "::1", headers={"X-Page": "secret"}) == 403
+
+
 def test_lists_ask_the_type_of_the_limiter_that_counts_it_at_the_endpoint(app: Flask) -> None:
     MultiLimit(app, deny=["page:secret"])
     for field in ("first", "second"):
