@@ -1,5 +1,6 @@
 """The rights of the two server users in the documentation are sufficient, on a real server."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +11,7 @@ from flask_multilimit.engine.storage.redis.failures import RIGHTS, RIGHTS_OF_OPE
 from operate.cli.conftest import SHOP, Command
 from operate.dashboard.conftest import ROOT, browser_of, made
 from support.changes import control_of
+from support.folders import DOCS
 from support.servers import Binary, Server
 from support.waiting import until
 
@@ -86,6 +88,16 @@ def test_worker_user_may_do_everything_a_worker_does(server: Server, admin: Any)
     uri_of(server, again, "worker", WORKER)
 
     until(lambda: again.exists("rate_limit:{control}:document"))
+
+
+def test_worker_user_may_reset_a_subject_everywhere_with_the_rights_that_the_page_adds(
+    server: Server, admin: Any
+) -> None:
+    (further,) = re.findall("and `(.*)` to \\[reset a subject", (DOCS / "how-to" / "redis-access.md").read_text())
+    app = served(made(uri_of(server, admin, "worker", f"{WORKER} {further}")))
+    with app.app_context():
+        assert app.extensions["multilimit"].reset(subject=f"ip:{CLIENT}", reach="everywhere") > 0
+    assert refused_commands(admin) == []
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=str)
