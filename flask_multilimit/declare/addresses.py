@@ -228,9 +228,9 @@ class Who(NamedTuple):
             return text
         if not isinstance(text, str):
             raise mistaken_client(text, _REMEDY)
+        text = unquoted(text)
         if len(text) > LONGEST_SUBJECT:
             raise mistaken_client(text, Phrase("give at most {n} characters", n=LONGEST_SUBJECT))
-        text = unquoted(text)
         if (network := usual_network(without_port(text))) is not None:
             return cls(network)
         type_name, colon, value = text.partition(":")

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from flask_multilimit import ConfigurationError
 from flask_multilimit.declare.addresses import Networks, Who, addresses_in, network_from
+from flask_multilimit.engine.text import quoted
 
 Network = IPv4Network | IPv6Network
 MAPPED = IPv6Network("::ffff:0:0/96")
@@ -130,6 +131,13 @@ def test_text_that_is_not_a_network_is_an_error(text: Any) -> None:
 )
 def test_entry_names_a_network_or_a_subject_and_the_port_of_an_address_is_left_out(text: str, shown: str) -> None:
     assert str(Who.parse(text)) == shown
+
+
+def test_quoted_name_may_be_as_long_as_the_name_it_stands_for() -> None:
+    longest = f"user:{chr(0x202E) * 1995}"
+    assert Who.parse(quoted(longest)) == Who.parse(longest)
+    with pytest.raises(ConfigurationError, match="at most 2000 characters"):
+        Who.parse(quoted(f"{longest}x"))
 
 
 @pytest.mark.parametrize(
