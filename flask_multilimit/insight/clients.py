@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from ipaddress import IPv4Address, IPv6Address
@@ -116,8 +117,8 @@ def client_from(gate: AppGate, text: str) -> Client:
                 raise ConfigurationError(Phrase(several, given=brief(text), choices=choices)) from None
             raise
         return client_of(gate, types[0], text)
-    if who.network is None:
-        return client_of(gate, who.type_name, who.value)
+    if who.network is None or (type_name in gate.plans.types and type_name != LimitType.IP.value):
+        return client_of(gate, type_name, value)  # a type may be called "feed", as an IPv6 address begins
     return client_of(gate, LimitType.IP.value, str(who))
 
 
@@ -157,10 +158,9 @@ def _address_in(given: Mapping[str, str]) -> str:
 def client_of(gate: AppGate, type_name: str, value: str) -> Client:
     """A subject by the name of its type, or a network of many clients. An address also counts as a user who is not
     logged in."""
-    try:
-        who: Who | None = Who.parse(f"{type_name}:{value}")
-    except ConfigurationError:
-        who = None
+    who = None
+    with suppress(ConfigurationError):
+        who = Who.parse(f"{type_name}:{value}")
     if parts := gate.plans.parts_of(Subject(type_name, value)):
         return Client({type_name: value_of(parts)}, None, parts, address=_address_in(dict(parts)))
     if type_name == LimitType.IP.value:
@@ -168,8 +168,8 @@ def client_of(gate: AppGate, type_name: str, value: str) -> Client:
             return Client({}, who)
         counted = network_of(value, gate.settings.ipv6_prefix)
         return Client({type_name: counted, ANONYMOUS: counted}, who, address=value.partition("/")[0])
-    named = Client({type_name: value}, who)
-    return named if named.is_digest else replace(client_with(gate, named.given), who=who)
+    named = Client({type_name: value}, None if who is None or who.network else who)
+    return named if named.is_digest else replace(client_with(gate, named.given), who=named.who)
 
 
 def _types_for(gate: AppGate, value: str) -> list[str]:

@@ -817,6 +817,22 @@ def test_every_ban_in_force_is_listed_with_client_and_origin(shared: str, traffi
     gate_of(app).limiter.close()
 
 
+@pytest.mark.parametrize("id_", [":1", ":", "1:2:3:4:5:6:7"])
+def test_ban_of_a_client_whose_name_could_be_an_ipv6_address_is_lifted_by_this_name(id_: str) -> None:
+    app = app_on(types=())
+    feeds = rate_limiter(type=lambda: request.headers["X-Feed"], name="feed", rules="2/minute", ban=BAN)
+    app.add_url_rule("/feed", "feed", feeds(view()))
+    counted(app, *["/feed"] * 5, headers={"X-Feed": id_})
+    until(lambda: len(bans(gate_of(app))) == 1)
+    (ban,) = bans(gate_of(app))
+
+    client = client_from(gate_of(app), ban.who)
+
+    assert (client.given, client.text) == ({"feed": id_}, ""), "lists would take it for the address"
+    assert len(unban(gate_of(app), client).keys) == 1
+    assert client_from(gate_of(app), f"ip:{ban.who}").text == ban.who
+
+
 @pytest.mark.parametrize("traffic", [True, False], ids=["by traffic", "by keys"])
 def test_ban_whose_key_cannot_be_read_hides_no_other(
     server: Server, redis_client: redis.Redis, *, traffic: bool
