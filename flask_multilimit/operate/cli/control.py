@@ -235,9 +235,7 @@ def _id_of(in_force: Sequence[Override | Listing], what: Sequence[str], *, limit
 
 
 def _target_of(entry: Override | Listing) -> tuple[str | Who | None, ...]:
-    if entry.kind != "override":
-        return (None, None, None, entry.who)
-    return (entry.endpoint, entry.rule, entry.limiter, entry.who)
+    return tuple(getattr(entry, name, None) for name in ("endpoint", "rule", "limiter", "who"))
 
 
 @command("unban", short_help="Lift every ban of a client.")
