@@ -308,16 +308,19 @@ class AppGate(AppState):
     def _applied(
         self, plan: Plan, record: Record | None, resolve: Resolve | None = None, about: About = REQUEST
     ) -> AppliedLimits | None:
-        """The limits that apply to the current request, which may have ended; ``None`` if a list allows it. Those on
-        trial are left out if a callable of one fails."""
+        """The limits that apply to the current request, which may have ended; ``None`` if a list allows it."""
         if self.access is not None and self._lists.allows(record or self._records.current(), resolve):
             return None
+        return self._apply(plan, resolve or self.subjects.resolve, about)
+
+    def _apply(self, plan: Plan, resolve: Resolve, about: About = REQUEST) -> AppliedLimits:
+        """The limits of ``plan`` that apply, without those on trial if a callable of one fails."""
         try:
             applied = plan.same_for_all
-            return plan.apply(resolve or self.subjects.resolve, about) if applied is None else applied
+            return plan.apply(resolve, about) if applied is None else applied
         except Exception as error:
             if plan.without_trials is not plan:
-                applied = self._applied(plan.without_trials, record, resolve, about)
+                applied = self._apply(plan.without_trials, resolve, about)
                 log_once_a_minute(self.app, error, "a limit on trial fails, so those at %s are left out", plan.scope)
                 return applied
             if isinstance(error, ConfigurationError):
@@ -380,7 +383,7 @@ class AppGate(AppState):
                 f'limiter on "{scope}": the {declared.type_name} is unknown outside of a request; pass subject='
                 f"{spelled(parts_of(declared.type, declared.name))} instead of type="
             )
-        applied = self.plans.of_inline(declared, by_subject=given is not None).apply(resolve)
+        applied = self._apply(self.plans.of_inline(declared, by_subject=given is not None), resolve)
         return self._decide_inline(scope, applied), applied
 
     def check_hits(self, hits: Hits, scope: str, subject: Named) -> Decision:

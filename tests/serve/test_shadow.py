@@ -141,6 +141,14 @@ def test_reset_raises_the_error_of_a_trial_whose_quota_it_cannot_find(app: Flask
         multilimit.reset()
 
 
+def test_trial_in_a_view_whose_callable_fails_changes_no_answer(app: Flask, any_storage: Any) -> None:
+    multilimit = MultiLimit(app, storage=any_storage)
+    trial: dict[str, Any] = {"rules": "1/minute", "scope": "mail", "type": raises, "name": "tenant", "shadow": True}
+    app.add_url_rule("/", "view", lambda: str(multilimit.check(**trial).allowed))
+
+    assert [ask(app).text for _ in range(2)] == ["True", "True"]
+
+
 def test_limit_that_fails_beside_a_trial_still_ends_the_request_with_its_error(app: Flask, any_storage: Any) -> None:
     app.testing = False
     MultiLimit(app, storage=any_storage)
