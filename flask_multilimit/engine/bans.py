@@ -9,7 +9,7 @@ from typing import Any
 
 from .algorithms import BAN, Quota
 from .errors import ConfigurationError
-from .rules import Rule, called_with, checked, duration_of, fill_rule
+from .rules import Rule, called_with, checked, duration_of, fill_rule, time_in_words
 
 MOST_STRIKES = 1000
 MOST_FACTOR = 1000
@@ -63,8 +63,9 @@ class Ban:
         return _rule_of(self)
 
     def __str__(self) -> str:
-        longer = f", {self.factor:g} times as long each time, at most {self.most} s" if self.factor > 1 else ""
-        return f"ban of {self.time} s after {self.after} refusal{'s' * (self.after > 1)} in {self.within} s{longer}"
+        time, within, most = map(time_in_words, (self.time, self.within, self.most))
+        longer = f", {self.factor:g} times as long each time, at most {most}" if self.factor > 1 else ""
+        return f"ban of {time} after {self.after} refusal{'s' * (self.after > 1)} in {within}{longer}"
 
 
 def _strikes_of(value: Any) -> int:

@@ -51,9 +51,9 @@ def test_a_ban_is_immutable_and_compared_by_value() -> None:
 
 
 def test_a_ban_is_shown_in_words() -> None:
-    assert str(Ban()) == "ban of 3600 s after 3 refusals in 600 s, 2 times as long each time, at most 86400 s"
-    assert str(Ban(time=60, factor=1)) == "ban of 60 s after 3 refusals in 600 s"
-    assert str(Ban(after=1, factor=1)) == "ban of 3600 s after 1 refusal in 600 s"
+    assert str(Ban()) == "ban of 60 min after 3 refusals in 10 min, 2 times as long each time, at most 24 h"
+    assert str(Ban(time=60, factor=1)) == "ban of 60 s after 3 refusals in 10 min"
+    assert str(Ban(after=1, factor=1)) == "ban of 60 min after 1 refusal in 10 min"
 
 
 def test_ban_is_accepted_neither_as_a_rule_nor_as_an_algorithm() -> None:

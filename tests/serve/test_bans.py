@@ -315,5 +315,5 @@ def test_equal_bans_of_one_scope_on_one_view_are_one_ban(app: Flask, any_storage
 
 def test_different_bans_with_one_key_are_an_error() -> None:
     two = rate_limiter(type=LimitType.IP, rules="2/minute", ban=BAN)(view())
-    with pytest.raises(ConfigurationError, match=r"Ban\(ban of 3600 s .*\) of the ip limiter .* would share one key"):
+    with pytest.raises(ConfigurationError, match=r"Ban\(ban of 60 min .*\) of the ip limiter .* would share one key"):
         rate_limiter(type=LimitType.IP, rules="9/hour", ban=Ban(time=60))(two)

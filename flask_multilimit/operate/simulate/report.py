@@ -77,7 +77,7 @@ class BanReport:
     """Where it was declared."""
     type: str
     text: str
-    """Such as ``ban of 3600 s after 3 refusals in 600 s``."""
+    """Such as ``ban of 60 min after 3 refusals in 10 min``."""
     shadow: bool
     """Whether it only signals and does not refuse."""
     begun: int

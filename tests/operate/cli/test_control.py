@@ -183,7 +183,7 @@ def test_dry_run_shows_a_change_without_making_it(on_server: Command) -> None:
 
 def test_limits_that_a_change_would_change_fit_the_terminal(on_server: Command) -> None:
     lines = on_server("set", "*", "--limiter", "ip", "--off", "--for", "1h", "--dry-run").out.splitlines()
-    assert any("ban of 3600 s after 2 refusals" in each for each in lines)
+    assert any("ban of 60 min after 2 refusals" in each for each in lines)
     assert [each for each in lines if len(each) > 80] == []
 
 

@@ -98,7 +98,7 @@ def test_simulate_replays_bans(on_memory: Command, log: Path, tmp_path: Path, sh
     out = on_memory("simulate", str(log), "--limits", str(limits), "--endpoint", "api.search", columns=180).out
 
     assert re.search(r"^BAN +FROM +BANS +CLIENTS +REFUSED MEANWHILE$", out, re.MULTILINE)
-    assert re.search(rf"^ip-ban +\S.*ban of 60 s after 1 refusal in 600 s.* 1 +1 +2{remark}$", out, re.MULTILINE)
+    assert re.search(rf"^ip-ban +\S.*ban of 60 s after 1 refusal in 10 min.* 1 +1 +2{remark}$", out, re.MULTILINE)
 
 
 def test_log_of_which_nothing_can_be_read_is_an_error_also_beside_an_empty_one(
