@@ -225,12 +225,8 @@ def _client_in(given: Mapping[str, str], value: str) -> clients.Client | None:
     gate = gate_in_force()
     if type_name := given.get("type", ""):
         return clients.client_of(gate, type_name, value)
-    text = _who_in(given)
+    text = given.get("who", "").strip()
     return clients.client_from(gate, text) if text else None
-
-
-def _who_in(given: Mapping[str, str]) -> str:
-    return given.get("who", "").strip()
 
 
 def subject_page() -> Response:
@@ -245,7 +241,7 @@ def subject_page() -> Response:
     return render(
         "subject.html",
         status=status,
-        who=quoted(unquoted(_who_in(request.args)) or (found.who if found else "")),
+        who=quoted(unquoted(request.args.get("who", "").strip()) or (found.who if found else "")),
         done=read_notice("done"),
         unbanned=read_notice("unbanned"),
         has_lists=found is not None and _has_lists(found.type, found.value),
