@@ -163,6 +163,16 @@ def _no_threads_of_earlier_tests() -> Iterator[None]:
     KEEPER._after_fork_in_child()  # its thread may not have forgotten yet what this test has dropped
 
 
+@pytest.fixture(params=["memory", "server", "cluster"])
+def any_uri(request: pytest.FixtureRequest) -> str:
+    """The URI of an empty storage of each kind."""
+    if request.param == "memory":
+        return "memory://"
+    if request.param == "cluster":
+        return str(request.getfixturevalue("cluster").uri)
+    return str(request.getfixturevalue("server").url)
+
+
 @pytest.fixture
 def own_server(binary: Binary) -> Iterator[Server]:
     """A server that a test may stop. It keeps nothing through a restart."""

@@ -12,10 +12,10 @@ from support.asking import ask
 LONG = "a user whose name is so long that a key has only a digest of it " * 2
 
 
-@pytest.fixture(params=["memory", "server", "cluster"])
-def app(request: pytest.FixtureRequest) -> Flask:
+@pytest.fixture
+def app(any_uri: str) -> Flask:
     app = Flask("shop")
-    app.config["MULTILIMIT_STORAGE_URI"] = _uri(request)
+    app.config["MULTILIMIT_STORAGE_URI"] = any_uri
     app.config.update(MULTILIMIT_DENY_CACHE=0, MULTILIMIT_STORAGE_TIMEOUT=10)
     multilimit = MultiLimit(app, user_loader=_user)
 
@@ -36,14 +36,6 @@ def app(request: pytest.FixtureRequest) -> Flask:
         return "sent"
 
     return app
-
-
-def _uri(request: pytest.FixtureRequest) -> str:
-    if request.param == "memory":
-        return "memory://"
-    if request.param == "cluster":
-        return str(request.getfixturevalue("cluster").uri)
-    return str(request.getfixturevalue("server").url)
 
 
 def _user() -> str | None:

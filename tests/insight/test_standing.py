@@ -786,19 +786,9 @@ def test_why_offers_no_remedy_to_a_client_that_passes_because_it_is_allowed(app:
     assert "To let it pass" not in told
 
 
-@pytest.fixture(params=["memory", "server", "cluster"])
-def shared(request: pytest.FixtureRequest) -> str:
-    """The URI of an empty storage of each kind."""
-    if request.param == "memory":
-        return "memory://"
-    if request.param == "cluster":
-        return str(request.getfixturevalue("cluster").uri)
-    return str(request.getfixturevalue("server").url)
-
-
 @pytest.mark.parametrize("traffic", [True, False], ids=["by traffic", "by keys"])
-def test_every_ban_in_force_is_listed_with_client_and_origin(shared: str, traffic: bool) -> None:
-    begin, app = time.time(), app_on(shared, traffic=traffic)
+def test_every_ban_in_force_is_listed_with_client_and_origin(any_uri: str, traffic: bool) -> None:
+    begin, app = time.time(), app_on(any_uri, traffic=traffic)
     statuses(app, *["/login"] * 5, environ_base=CLIENT)
     counted(app, *["/nowhere"] * 5, environ_base={"REMOTE_ADDR": "2001:db8::7"})
     until(lambda: len(bans(gate_of(app))) == 2)
@@ -868,8 +858,8 @@ def test_ban_began_when_the_clock_of_the_server_says_also_without_control(any_st
     assert ban.since == clock() / 1_000_000 == why(app, "203.0.113.7").requests[0].bans[0].since
 
 
-def test_lifted_ban_leaves_the_list_and_a_new_one_counts_once(shared: str) -> None:
-    app = app_on(shared)
+def test_lifted_ban_leaves_the_list_and_a_new_one_counts_once(any_uri: str) -> None:
+    app = app_on(any_uri)
     gate = gate_of(app)
     for lifted in (lambda: command(app, "unban", "203.0.113.7", "--yes"), lambda: gate.reset(all_keys(gate))):
         counted(app, *["/login"] * 5)
@@ -1013,8 +1003,8 @@ class TestCombinedTypes:
         assert "Lifted: 1 ban started by limiters." in command(app, "unban", ban.who, "--yes")
         assert bans(gate_of(app)) == []
 
-    def test_ban_of_a_pair_is_lifted_by_its_listed_name(self, shared: str) -> None:
-        app = app_of_pairs(shared)
+    def test_ban_of_a_pair_is_lifted_by_its_listed_name(self, any_uri: str) -> None:
+        app = app_of_pairs(any_uri)
         (ban,) = until(lambda: bans(gate_of(app)))
 
         assert (ban.who, ban.shown) == (PAIR, "ada + 203.0.113.7")
@@ -1065,8 +1055,8 @@ def test_nothing_of_a_queue_is_used_or_reset_before_the_first_request(app: Flask
     assert reset(gate_of(app), client_from(gate_of(app), "203.0.113.7"), "queue") == 0
 
 
-def test_ban_of_a_subject_with_a_lone_surrogate_is_lifted_by_its_listed_name(shared: str) -> None:
-    app = app_on(shared)
+def test_ban_of_a_subject_with_a_lone_surrogate_is_lifted_by_its_listed_name(any_uri: str) -> None:
+    app = app_on(any_uri)
     named = rate_limiter(type=lambda: request.get_json()["name"], name="login", rules="1/minute", ban=BAN)
     app.add_url_rule("/sign-in", "sign_in", named(view()), methods=["POST"])
     given = {"data": r'{"name": "a\ud800b"}', "content_type": "application/json"}
@@ -1135,9 +1125,9 @@ def past(app: Flask, who: str, at: float, endpoint: str | None = None) -> Past:
         return standing_at(gate, client_from(gate, who), memory, at, endpoint=endpoint)
 
 
-def test_past_standing_is_banned_only_during_the_ban(shared: str) -> None:
+def test_past_standing_is_banned_only_during_the_ban(any_uri: str) -> None:
     """Refusals are known to the second; the one that starts the ban counts for the ban."""
-    app = app_on(shared)
+    app = app_on(any_uri)
     before = time.time()
     at = instant_among_refusals(app)
     command(app, "unban", "203.0.113.7", "--yes")

@@ -32,16 +32,8 @@ WORKERS = {
 }
 
 
-@pytest.fixture
-def uri(request: pytest.FixtureRequest) -> str:
-    """The URI of an empty server, or of an empty cluster."""
-    if request.param == "cluster":
-        return str(request.getfixturevalue("cluster").uri)
-    return str(request.getfixturevalue("server").url)
-
-
 @pytest.mark.parametrize(
-    ("uri", "workers", "path"),
+    ("any_uri", "workers", "path"),
     [
         ("server", "preload", "/sync"),
         ("server", "preload", "/async"),
@@ -51,10 +43,10 @@ def uri(request: pytest.FixtureRequest) -> str:
         ("cluster", "gevent", "/sync"),
         ("cluster", "gevent, preload", "/sync"),
     ],
-    indirect=["uri"],
+    indirect=["any_uri"],
 )
-def test_gunicorn_workers_admit_exactly_the_count(uri: str, workers: str, path: str) -> None:
-    environment = {"FLASK_MULTILIMIT_STORAGE_URI": uri, "FLASK_MULTILIMIT_STORAGE_TIMEOUT": "10"}
+def test_gunicorn_workers_admit_exactly_the_count(any_uri: str, workers: str, path: str) -> None:
+    environment = {"FLASK_MULTILIMIT_STORAGE_URI": any_uri, "FLASK_MULTILIMIT_STORAGE_TIMEOUT": "10"}
     arguments = ("--chdir", str(Path(__file__).parent), "--bind", "127.0.0.1:0", *WORKERS[workers])
     with Program("gunicorn", *arguments, "counting:app", environment=environment) as program:
         pids = set[str | None]()
