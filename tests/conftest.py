@@ -180,6 +180,14 @@ def own_server(binary: Binary) -> Iterator[Server]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Those that pages of the documentation name."""
+    from support.tls import Certificates
+
+    return Certificates(tmp_path_factory.mktemp("certificates"))
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     """Chromium, driven by Playwright."""

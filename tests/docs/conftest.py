@@ -23,12 +23,6 @@ from support.tls import Certificates
 SIGNALS = [each for each in vars(signals).values() if isinstance(each, NamedSignal)]
 
 
-@pytest.fixture(scope="session")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    """The certificates that pages name."""
-    return Certificates(tmp_path_factory.mktemp("certificates"))
-
-
 @pytest.fixture
 def run(
     server: Server,

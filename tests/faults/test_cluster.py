@@ -30,7 +30,6 @@ from support.bench import hits, rule
 from support.cluster import Cluster
 from support.forks import forked
 from support.liar import Liar
-from support.rates import RATES
 from support.servers import Binary
 from support.threads import under_load
 
@@ -39,11 +38,6 @@ PLAN = hits("50/minute; 500/hour; 5000/day", scope="api")
 SLOT = key_slot(PLAN[0].key.encode())
 LONG = 30.0
 """Seconds that a test waits at most."""
-
-
-@pytest.fixture(params=RATES)
-def algorithm(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 @pytest.fixture(params=["URI", "client"])

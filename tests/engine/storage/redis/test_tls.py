@@ -28,11 +28,6 @@ from support.waiting import SECONDS
 
 
 @pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return Certificates(tmp_path_factory.mktemp("certificates"))
-
-
-@pytest.fixture(scope="module")
 def port(any_shared_server: Server, certificates: Certificates) -> Iterator[int]:
     with tls_server(any_shared_server.binary, certificates) as (_, port):
         yield port
