@@ -11,7 +11,7 @@ from ..control.entries import Override
 from ..declare.subjects import parts_of
 from ..engine import Calendar, Rule
 from ..engine.periods import Period
-from ..engine.storage.layers.fallback import has_share
+from ..engine.storage.layers.fallback import share_of
 from ..plan.endpoint import Plan, PlannedLimiter
 from ..plan.sources import UNMATCHED_SCOPE
 from ..plan.standings import is_exempt
@@ -302,7 +302,7 @@ def without_share(gate: AppGate, number: int) -> list[str]:
         for listed in place.limiters
         if (listed.planned.declaration.on_storage_error or gate.settings.on_storage_error) == "local"
         for name, rule in listed.planned.rules
-        if not (listed.planned.declaration.shadow or has_share(rule, number))
+        if not listed.planned.declaration.shadow and share_of(rule, number) is None
     ]
 
 

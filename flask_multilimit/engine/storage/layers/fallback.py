@@ -190,7 +190,7 @@ class Fallback:
 
     def _charge_excess(self, hit: Hit, units: int) -> None:
         """Charge ``units`` on top of what the storage's last answer says, even if they do not fit."""
-        share = _share_of(hit.rule, self.workers)
+        share = share_of(hit.rule, self.workers)
         if share is not None:
             self._charge_known_usage(hit)
             self._memory.settle(uuid4(), (Charge(Hit(hit.key, share, 0), 0, units),))
@@ -241,7 +241,7 @@ class Fallback:
     def _share(self, hit: Hit) -> Rule | None:
         """What this process may admit; ``None``: nothing."""
         if not hit.rule.holds_slots:
-            return _share_of(hit.rule, self.workers)
+            return share_of(hit.rule, self.workers)
         left = self._slots_left(hit)
         return Concurrent(left, hit.rule.time) if left else None
 
@@ -267,7 +267,7 @@ class Fallback:
     def _charge_known_usage(self, hit: Hit) -> None:
         """Charge units so that no more is left here than this process's share of what was left in the storage."""
         last = self._answers_by_key().get(hit.key)
-        share = _share_of(hit.rule, self.workers)
+        share = share_of(hit.rule, self.workers)
         if share is None:
             return
         full, burst, full_at = hit.rule.quota.burst, share.quota.burst, 0
@@ -393,13 +393,8 @@ def _on_share(hit: Hit, share: Rule | None) -> Hit:
 _LEAST = Rule(1, 1, algorithm="fixed_window")
 
 
-def has_share(rule: Rule, workers: int) -> bool:
-    """Whether each of ``workers`` admits anything by ``rule`` while the storage is down."""
-    return rule.count >= workers if rule.holds_slots else _share_of(rule, workers) is not None
-
-
 @lru_cache(maxsize=1024)
-def _share_of(rule: Rule, workers: int) -> Rule | None:
+def share_of(rule: Rule, workers: int) -> Rule | None:
     """What each of ``workers`` may admit so that together they keep within ``rule``; ``None``: nothing."""
     count, burst = rule.count // workers, rule.burst
     if "burst" in rule.implementation.PARAMETERS:

@@ -253,6 +253,12 @@ def test_workers_that_begin_with_more_than_their_share_of_a_burst_refill_more_sl
     assert 20 <= admitted <= 21
 
 
+def test_share_of_a_burst_is_no_larger_than_a_rule_of_its_count_may_have(make: Callable[..., Workers]) -> None:
+    """A share of 3 at once, of which 1 comes back in 200 days, would be an error: it may be 2."""
+    workers = make(3, broken=True)
+    assert workers.admitted(hits(Rule(200 * 86_400, 5, algorithm="token_bucket", burst=10)), 1) == [1] * 3
+
+
 def test_client_without_a_share_gets_a_retry_after_of_one_second(make: Callable[..., Workers]) -> None:
     workers = make(3, broken=True)
     decision = workers.limiter.check(hits("2/hour"))

@@ -709,11 +709,16 @@ def test_refusal_by_the_storage_uses_nothing_of_the_local_share(returning: Worke
     assert returning.admitted(everyone) == [20]
 
 
-def test_reset_also_resets_the_local_share(returning: Workers) -> None:
-    limiter, plan = returning.limiter, hits("10/minute", subject="eve")
-    assert returning.admitted(plan) == [10]
-    limiter.reset(plan)
-    assert returning.admitted(plan) == [10]
+def test_reset_also_resets_the_local_share_of_this_client_and_of_no_other(workers: Workers) -> None:
+    plans = [hits("10/minute", subject=subject) for subject in ("eve", "ada")]
+    assert [workers.admitted(plan, 8) for plan in plans] == [[8], [8]]
+    workers.break_down()
+    assert workers.admitted(plans[0], 1) == [1]
+
+    workers.storage.error = None  # which the worker does not know yet
+    workers.limiter.reset(plans[0])
+
+    assert [workers.admitted(plan) for plan in plans] == [[10], [2]]
 
 
 def test_reset_before_the_storage_is_charged_is_not_undone_by_charges(workers: Workers) -> None:
