@@ -98,6 +98,14 @@ def test_a_refusal_in_another_hash_slot_is_a_strike(limiter: Limiter, counts: tu
     assert limiter.peek(plan[-1:]).bans[0].holds
 
 
+def test_refusal_in_another_hash_slot_by_a_rule_that_a_ban_does_not_watch_is_no_strike(limiter: Limiter) -> None:
+    watched, other = plan_of(9, 1)
+    plan = (other, *banned_by_others(watched))
+    assert [seen_bans(limiter.check(plan)) for _ in range(3)] == [
+        [(allowed, False, False, 2)] for allowed in (True, False, False)
+    ]
+
+
 def test_refusal_is_one_strike_beside_a_refusal_in_another_hash_slot(limiter: Limiter) -> None:
     ban = Ban(after=2, within=60, time=60, factor=1)
     plan = (*hits_for("1/minute", scope="elsewhere", subject="user:ann", ban=ban), *plan_of(1))
@@ -440,9 +448,9 @@ def test_batch_of_which_one_check_fails_is_charged_once_when_it_is_repeated(clus
 
     storage.check = lose_second  # type: ignore[assignment,method-assign]
     limiter = Limiter(GuardedStorage(storage))
-    limiter.check_many(plans)
+    limiter.check_many([*plans, plans[1]])
 
-    assert [limiter.peek(plan).remaining for plan in plans] == [4, 4, 4]
+    assert [limiter.peek(plan).remaining for plan in plans] == [4, 3, 4]
     limiter.close()
 
 
