@@ -216,7 +216,7 @@ class ClusterStorage:
         try:
             for group, answer in self._answers(hits, groups, ask):
                 answers.append((group, answer))
-                charged += [answer] if answer.charges else []
+                charged.append(answer)
             if not _all_allow(answers):
                 answers = self._after_refund(hits, answers, charged)
                 answers += self._strike_across_slots(hits, answers, answers[0][1].id)

@@ -451,8 +451,6 @@ class _SocketLine(_Line):
         return replies
 
     def send(self, command: bytes, started: float, lost: Lost) -> None:
-        if self._is_shortened:  # by the last question; otherwise no need, because sending takes no time
-            self._set_timeout(started)
         if len(self._unread) >= _MOST_UNREAD:
             self._read_all_unread(started)
         self._send(command)

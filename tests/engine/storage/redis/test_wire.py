@@ -82,6 +82,16 @@ def test_a_reply_that_comes_after_a_time_out_is_never_read(server: Server) -> No
     wire.close()
 
 
+def test_question_whose_time_has_begun_long_ago_waits_for_the_rest_of_it_alone(server: Server) -> None:
+    wire = wire_of(server.client(socket_timeout=2), Deadline(2))
+    assert wire is not None
+    ask(wire, b"ECHO", b"connected")
+
+    with pytest.raises(redis.TimeoutError):
+        wire.ask(command_of(b"BLPOP", b"nothing", b"1"), time.monotonic() - 1.5)
+    wire.close()
+
+
 @pytest.mark.parametrize("is_direct", [True, False], ids=["system socket", "as of TLS or gevent"])
 def test_a_question_without_an_answer_is_not_sent_again_by_the_system(
     monkeypatch: pytest.MonkeyPatch, *, is_direct: bool
@@ -428,14 +438,15 @@ def test_an_error_among_unread_answers_is_reported_and_leaves_the_next_reply_alo
     assert "ResponseError: WRONGTYPE" in str(error)
 
 
-def test_confirming_reads_all_unread_answers(wire: Wire) -> None:
+def test_confirming_reads_all_unread_answers_and_waits_for_late_ones(wire: Wire) -> None:
     lost = Losses()
     ask(wire, b"SET", b"text", b"x")
     send(wire, b"ZREM", b"text", b"x", lost=lost)
+    send(wire, b"BLPOP", b"nothing", b"0.1", lost=lost)
 
     wire.confirm()
 
-    assert len(lost) == 1
+    assert len(lost) == 2
     assert ask(wire, b"ECHO", b"mine") == b"mine"
 
 
