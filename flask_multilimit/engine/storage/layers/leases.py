@@ -391,7 +391,7 @@ class LeasingStorage:
             for key in ban.hit.watches if ban.holds else ():
                 lease = self._leases.get(key)
                 if lease is not None and lease.grant is not None:
-                    lease.grant = replace(lease.grant, ends_at=min(lease.grant.ends_at, now))
+                    lease.grant = replace(lease.grant, ends_at=now)
 
 
 def _id_of_strikes(question: _Question, answer: Decision) -> UUID | None:

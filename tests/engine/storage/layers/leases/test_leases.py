@@ -8,6 +8,7 @@ import pytest
 
 from engine.storage.layers.leases.fleet import Fleet, Process
 from flask_multilimit.engine import (
+    Ban,
     Decision,
     GuardedStorage,
     Hit,
@@ -28,6 +29,7 @@ from support.waiting import until
 
 LEASED = Rule(60, 100, lease=10)
 FIXED = Rule(60, 100, lease=10, algorithm="fixed_window")
+ONE = Rule(30, 1)
 HITS = hits_for(LEASED, scope="api")
 RAMP = 1 + 2 + 4
 """Units that are spent until 8 are taken at once."""
@@ -240,6 +242,14 @@ def test_leased_units_are_not_spent_when_another_rule_refuses(fleet: Fleet, proc
     assert remaining_in_storage(fleet, hits[1]) == 100 - RAMP - 8
 
 
+def test_ban_that_this_process_has_seen_begin_ends_a_lease_of_its_subject(process: Process) -> None:
+    plan = [hits_for(rules, scope="api", subject="user:ann", ban=Ban(after=1)) for rules in (LEASED, [LEASED, ONE])]
+    take_lease(process, plan[0])
+    decisions = [process.limiter.check(hits) for hits in (plan[1], plan[1], plan[0])]
+    assert [decision.allowed for decision in decisions] == [True, False, False]
+    assert decisions[-1].ban is not None
+
+
 def test_no_lease_is_taken_while_units_may_still_be_returned(process: Process) -> None:
     """Otherwise the returned units would be spent as if they were as young as those of the new lease."""
     hits = hits_for([Rule(5, RAMP + 2), LEASED], scope="api", cost=1)
@@ -346,6 +356,15 @@ def test_peek_counts_unspent_units_of_the_lease(fleet: Fleet, process: Process) 
         assert process.limiter.peek(HITS).remaining == remaining
     fleet.clock.advance(LEASED.lease_ms / 1000)
     assert (process.limiter.peek(HITS).remaining, process.limiter.peek(HITS).allowed) == (0, False)
+
+
+def test_peek_counts_no_units_of_a_lease_of_another_client_or_of_one_that_has_ended(
+    fleet: Fleet, process: Process
+) -> None:
+    take_lease(process)
+    assert process.limiter.peek(hits_for(LEASED, scope="other")).remaining == 100
+    fleet.clock.advance(LEASED.lease_ms / 1000)
+    assert process.limiter.peek(HITS).remaining == remaining_in_storage(fleet, HITS[0])
 
 
 # Returning units

@@ -17,13 +17,15 @@ LEASE = 20
 OWN = Rule(1, 25)
 """Of every process; it refuses what the leased one would admit."""
 SPENT = hits_for(Rule(60, 100, lease=10), scope="spent")
+SPENDING: list[Limiter] = []
+"""The limiters of :func:`spend`, which live until the end of their process."""
 
 
 def spend(url: str) -> None:
     """Spend 8 of 15 units that are taken, and end without closing."""
-    limiter = Limiter(storage_from_uri(url, timeout=30))
+    SPENDING.append(Limiter(LeasingStorage(storage_from_uri(url, timeout=30))))
     for _ in range(1 + 2 + 4 + 1):
-        limiter.check(SPENT)
+        SPENDING[-1].check(SPENT)
 
 
 def main(url: str, name: str, count: str) -> None:
