@@ -25,7 +25,7 @@ from flask_multilimit.engine import (
 from flask_multilimit.engine.slots import KEEPER, Keeper, slots_of
 from flask_multilimit.engine.storage import Slot
 from flask_multilimit.engine.storage.base import Lost, monotonic_microseconds
-from support.doubles import raising
+from support.doubles import failing, raising
 from support.servers import Server
 from support.threads import in_threads
 from support.waiting import SECONDS, until
@@ -284,18 +284,8 @@ class Renewing(MemoryStorage):
         self.renewed += [slot.check_id for slot in slots]
 
 
-class Broken(MemoryStorage):
-    """With a fault in the code that releases and renews."""
-
-    def release(self, slots: Sequence[Slot], lost: Any = None) -> None:  # noqa: ARG002
-        raise TypeError("no attribute")
-
-    def renew(self, slots: Sequence[Slot]) -> None:  # noqa: ARG002
-        raise TypeError("no attribute")
-
-
 def test_release_that_raises_does_not_prevent_other_releases() -> None:
-    keeper, broken, sound = Keeper(), Broken(), MemoryStorage()
+    keeper, broken, sound = Keeper(), failing(TypeError("no attribute"), "release"), MemoryStorage()
     decisions = [storage.check(THREE) for storage in (sound, broken, sound)]
     for storage, decision in zip((sound, broken, sound), decisions, strict=True):
         keeper.hold(storage, decision)
@@ -365,7 +355,8 @@ def test_keeper_thread_survives_exceptions_of_its_calls(
     monkeypatch.setattr(slots, "CONFIRM_SECONDS", 0.02)
     keeper, sound = Keeper(), Renewing()
 
-    keeper.hold(broken := Broken(), broken.check(SHORT))
+    broken = failing(TypeError("no attribute"), "renew")
+    keeper.hold(broken, broken.check(SHORT))
     keeper.hold(sound, sound.check(SHORT))
 
     keeper.call_soon(raising(KeyError))

@@ -35,6 +35,7 @@ from support.asking import ask, pass_a_second, statuses, view
 from support.changes import control_of
 from support.clock import Clock
 from support.cluster import Cluster
+from support.doubles import raising
 from support.servers import Binary, Server
 from support.waiting import until
 
@@ -287,15 +288,11 @@ def app_with_a_service(ban: Ban | None, storage: Any = "memory://") -> Flask:
 
 
 def test_why_gives_the_reason_of_an_outage_although_a_function_has_begun_a_ban() -> None:
-    class Away(MemoryStorage):
-        def peek(self, _: tuple[Hit, ...]) -> Decision:
-            raise StorageError("away")
-
-    storage = MemoryStorage()
+    storage: Any = MemoryStorage()
     app = app_with_a_service(BAN, storage)
     counted(app, *["/mail"] * 4)
     assert why(app, "203.0.113.7").elsewhere
-    storage.__class__ = Away
+    storage.peek = raising(StorageError("away"))
 
     found = why(app, "203.0.113.7")
 

@@ -6,7 +6,7 @@ import io
 import os
 import pickle
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from contextvars import copy_context
 from functools import partial
@@ -29,9 +29,8 @@ from flask_multilimit import (
 from flask_multilimit.declare.advice import Holder, holding
 from flask_multilimit.engine import Decision, MemoryStorage, StorageError, hits_for
 from flask_multilimit.engine.slots import KEEPER
-from flask_multilimit.engine.storage import Lost, Slot
 from support.calls import calls_during
-from support.doubles import OwnStorage, with_wraps
+from support.doubles import OwnStorage, raising, with_wraps
 from support.interrupts import interrupted
 from support.servers import Server
 from support.waiting import PATIENCE, until
@@ -667,7 +666,7 @@ def test_forked_child_does_not_release_the_slot_of_its_parent(server: Server, re
 @pytest.mark.parametrize("how", ["release", "refund"])
 def test_slot_of_a_view_is_released_after_an_outage(how: str) -> None:
     app = Flask(__name__)
-    storage = FailingReleases()
+    storage: Any = MemoryStorage()
     app.extensions["ours"] = multilimit = MultiLimit(app, storage=storage)
 
     @app.before_request
@@ -677,22 +676,11 @@ def test_slot_of_a_view_is_released_after_an_outage(how: str) -> None:
     app.add_url_rule("/", "index", two_at_once(lambda: "ok"))
     with answer(app):
         assert in_use(app, "index") == 1
-        storage.fails = True
-    storage.fails = False
+        storage.release = raising(StorageError("away"))
+    del storage.release
 
     until(lambda: len(KEEPER) == 0)
     assert in_use(app, "index") == 0
-
-
-class FailingReleases(MemoryStorage):
-    """A storage whose releases fail when ``fails`` is set."""
-
-    fails = False
-
-    def release(self, slots: Sequence[Slot], lost: Lost | None = None) -> None:
-        if self.fails:
-            raise StorageError("away")
-        super().release(slots, lost)
 
 
 def test_header_fields_and_body_describe_slots(app: Flask) -> None:

@@ -85,6 +85,14 @@ def raising(error: BaseException | type[BaseException]) -> Callable[..., Any]:
     return fail
 
 
+def failing(error: Exception, *methods: str) -> MemoryStorage:
+    """A storage in memory, these methods of which raise ``error``."""
+    storage = MemoryStorage()
+    for name in methods:
+        setattr(storage, name, raising(error))
+    return storage
+
+
 def with_wraps(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:

@@ -17,11 +17,11 @@ from flask_multilimit import IP, MultiLimit, RateLimiter, Rule, rate_limiter
 from flask_multilimit.control.store import KINDS, Change
 from flask_multilimit.dashboard import Dashboard
 from flask_multilimit.engine import StorageError
-from flask_multilimit.engine.storage import MemoryStorage
 from flask_multilimit.insight import impact
 from flask_multilimit.serve.gate import gate_of
 from support.asking import pass_a_second, statuses
 from support.changes import control_of
+from support.doubles import failing
 from support.servers import Binary, Server
 
 from .conftest import ROOT, browser_of, made
@@ -550,13 +550,6 @@ def test_changes_are_rate_limited(ada: FlaskClient, monkeypatch: pytest.MonkeyPa
 # Outages
 
 
-class Away(MemoryStorage):
-    """A storage that fails to store changes."""
-
-    def run_script(self, script: str, keys: Any, arguments: Any) -> Any:  # noqa: ARG002
-        raise StorageError("it is asleep")
-
-
 @pytest.mark.parametrize("page", ["", "limits", "lists", "history", "subject?who=203.0.113.7", "change"])
 def test_pages_show_begin_and_effect_of_an_outage(server_binaries: dict[str, Binary], page: str) -> None:
     with Server(next(iter(server_binaries.values()))) as server:
@@ -594,7 +587,7 @@ def test_pages_show_why_the_server_of_local_storage_cannot_start(tmp_path: Path,
 
 
 def test_failed_change_shows_the_error_of_the_storage() -> None:
-    app = made(Away())
+    app = made(failing(StorageError("it is asleep"), "run_script"))
     ada = browser_of("ada", app)
 
     answer = confirm(ada, **RULE)

@@ -11,10 +11,11 @@ from flask.testing import FlaskClient
 
 from flask_multilimit import IP, Ban, rate_limiter
 from flask_multilimit.engine import StorageError
-from flask_multilimit.engine.storage import MemoryStorage, StoredKey
+from flask_multilimit.engine.storage import MemoryStorage
 from flask_multilimit.insight.traffic import MEMORY, memory_of
 from flask_multilimit.serve.gate import gate_of
 from support.asking import ask, pass_a_second, statuses, view
+from support.doubles import raising
 from support.forks import forked
 
 from .conftest import ROOT, browser_of, made
@@ -207,7 +208,8 @@ def test_client_with_several_refusing_rules_has_one_row() -> None:
 
 
 def test_page_now_keeps_the_last_slots_while_storage_is_down() -> None:
-    storage = Leaving()
+    storage: Any = MemoryStorage()
+    storage.shared = True
     app = made(storage)
     app.add_url_rule("/export", "export", rate_limiter(type=IP, rules="5 at once")(lambda: iter("abc")))
     ada = browser_of("ada", app)
@@ -220,7 +222,7 @@ def test_page_now_keeps_the_last_slots_while_storage_is_down() -> None:
         assert '<dt>export <span class="soft">203.0.113.7</span></dt><dd>2 of 5</dd>' in page
         slots = json_of(ada, "slots")
         assert [(each["endpoint"], each["used"], each["limit"]) for each in slots["slots"]] == [("export", 2, 5)]
-        storage.away = True
+        storage.keys = raising(StorageError("it is away"))
         app.extensions["multilimit_slots"] = (0.0, app.extensions["multilimit_slots"][1])
         page = ada.get(ROOT).text
         assert "it is away" in page
@@ -232,15 +234,3 @@ def test_forked_child_reads_traffic_anew() -> None:
     of_parent = memory_of(gate)
     assert memory_of(gate) is of_parent is not None
     assert forked(lambda: memory_of(gate) not in {of_parent, None})()
-
-
-class Leaving(MemoryStorage):
-    """Lists its keys until it is down."""
-
-    shared = True
-    away = False
-
-    def keys(self, prefix: str, limit: int | None = None, *, containing: str = "") -> list[StoredKey]:
-        if self.away:
-            raise StorageError("it is away")
-        return super().keys(prefix, limit, containing=containing)

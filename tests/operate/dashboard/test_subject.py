@@ -14,11 +14,10 @@ from flask_multilimit import IP, USER, Ban, MultiLimit, rate_limiter
 from flask_multilimit.control import Control, Who
 from flask_multilimit.dashboard import Dashboard
 from flask_multilimit.engine import StorageError
-from flask_multilimit.engine.storage import MemoryStorage
 from flask_multilimit.engine.text import quoted
 from support.asking import statuses, view
 from support.changes import control_of
-from support.doubles import raising
+from support.doubles import failing, raising
 
 from .conftest import ROOT, browser_of, made
 from .forms import forms_of, send
@@ -155,15 +154,9 @@ def test_malformed_client_is_a_400_with_examples_and_stays_in_the_field(ada: Fla
 STRANGE = ["a\nb", "a\rb", "a\r\nb", "a\0b", "a ", " a", " ", '"a', '"a\\nb"', "a\u202eb"]
 
 
-class Forgetful(MemoryStorage):
-    """A storage that has no answer about traffic."""
-
-    def tallies(self, keys: Any) -> Any:  # noqa: ARG002
-        raise StorageError("it is asleep")
-
-
 def test_page_without_an_answer_of_the_storage_is_a_503() -> None:
-    page = browser_of("ada", made(Forgetful())).get(SUBJECT, query_string=ASKED)
+    app = made(failing(StorageError("it is asleep"), "tallies"))
+    page = browser_of("ada", app).get(SUBJECT, query_string=ASKED)
     assert page.status_code == 503
     assert "it is asleep" in page.text
 
