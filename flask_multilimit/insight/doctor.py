@@ -18,6 +18,7 @@ from ..control.entries import are_half
 from ..control.store import DOCUMENT, WORKERS
 from ..declare.addresses import Network, Who
 from ..declare.subjects import ANONYMOUS, LimitType, Subject, types_in
+from ..declare.unwrap import name_of
 from ..engine import (
     Ban,
     Calendar,
@@ -41,6 +42,7 @@ from ..plan.sources import limited_inside_view
 from ..serve.access import Action
 from ..serve.applier import ControlApplier
 from ..serve.gate import AppGate
+from ..serve.refusal import RateLimitExceeded
 from .changes import document_in_force, idle_of
 from .health import clients_of, forgets_changes, kept_on_disk, known_worker_count, require_charges, workers
 from .keys import prefixes_of, stored_keys
@@ -78,6 +80,7 @@ def examine(gate: AppGate) -> Iterator[Finding]:
     yield from _unknown_names(gate)
     yield from _declarations(gate, endpoints)
     yield from _hidden(gate, endpoints)
+    yield from _handlers(gate)
     yield from _lists(gate)
     yield from _addresses(gate)
     yield from _users(gate)
@@ -147,16 +150,24 @@ def _hidden(gate: AppGate, endpoints: list[Place]) -> Iterator[Finding]:
     views = gate.app.view_functions
     found = {each.name: limited_inside_view(views[each.name]) for each in endpoints if each.name in views}
     holding = [f"{name} ({', '.join(inside)})" for name, inside in found.items() if inside]
-    if not holding:
-        return
-    yield Finding(
-        "hidden",
-        "hint",
-        f"Views that contain a limited function: {_list_text(holding)}. Its limits count under its own name, not under "
-        "that of the endpoint.",
-        "If the function is the view itself, a decorator above its limiter hides it: add functools.wraps to that "
-        "decorator, or put the limiter above it. If it is a service, nothing is wrong.",
-    )
+    if holding:
+        text = f"Views that contain a limited function: {_list_text(holding)}. Its limits count under its own name, "
+        text += "not under that of the endpoint."
+        remedy = "If the function is the view itself, a decorator above its limiter hides it: add functools.wraps to "
+        remedy += "that decorator, or put the limiter above it. If it is a service, nothing is wrong."
+        yield Finding("hidden", "hint", text, remedy)
+
+
+def _handlers(gate: AppGate) -> Iterator[Finding]:
+    classes, spec = RateLimitExceeded.__mro__, gate.app.error_handler_spec
+    of_status = spec.get(None, {}).get(429, {})  # Flask prefers these to all others but those of the blueprint
+    for by_code in spec.values():
+        by_class = by_code.get(None, {})
+        first = next((each for each in classes if each in by_class), None)
+        if first is Exception and set(classes).isdisjoint(of_status | by_code.get(429, {})):
+            text = f"The error handler {name_of(by_class[first])} for Exception gets refusals, too, and may answer 500."
+            remedy = 'Unless it returns HTTP exceptions, see the page "Customize what a refused client sees".'
+            yield Finding("handlers", "hint", text, remedy)
 
 
 def _listed_networks(gate: AppGate) -> list[tuple[Network, Action, str]]:
@@ -199,10 +210,8 @@ def _addresses(gate: AppGate) -> Iterator[Finding]:
         return
     uses = " and ".join(filter(None, (counted, listed)))
     what = "ProxyFix has x_for=0" if fix is not None else f"There are {uses}, but no ProxyFix"
-    remedy = (
-        "Behind a proxy: app.wsgi_app = ProxyFix(app.wsgi_app, x_for=1), with the number of proxies; see the page "
-        '"Know the client behind a proxy". Without a proxy, there is nothing to do.'
-    )
+    remedy = "Behind a proxy: app.wsgi_app = ProxyFix(app.wsgi_app, x_for=1), with the number of proxies; see the "
+    remedy += 'page "Know the client behind a proxy". Without a proxy, there is nothing to do.'
     hints = [f"{name} ({platform})" for name, platform in PROXY_HINTS.items() if os.environ.get(name)]
     if hints or fix is not None:
         seen = f" {', '.join(hints)} is set, so there is likely a proxy." if hints else ""
@@ -237,25 +246,17 @@ def _users(gate: AppGate) -> Iterator[Finding]:
     counted = _counted_subjects(gate)
     types = {each.type for each in counted}
     if ANONYMOUS in types and LimitType.USER.value not in types:
-        yield Finding(
-            "users",
-            "warning",
-            "User limits have counted requests, but none by a known user.",
-            "If users were logged in: identify them in a before_request function or in the user_loader, or put "
-            '@rate_limiter below the decorator that identifies them; see the page "Limit users".',
-        )
-        return
-    if Subject(LimitType.USER.value, "None") in counted:
-        yield Finding(
-            "users",
-            "warning",
-            'User limits have counted a user "None". If no user has this id, it is the text of None, and all clients '
-            "without a login share one quota.",
-            "Let the user_loader return None itself.",
-        )
-        return
-    nobody = "by address" if gate.settings.anonymous_user == "ip" else "together, in one quota"
-    yield Finding("users", "ok", f"Users can be identified. Clients without a login count {nobody}.")
+        text = "User limits have counted requests, but none by a known user."
+        remedy = "If users were logged in: identify them in a before_request function or in the user_loader, or put "
+        remedy += '@rate_limiter below the decorator that identifies them; see the page "Limit users".'
+        yield Finding("users", "warning", text, remedy)
+    elif Subject(LimitType.USER.value, "None") in counted:
+        text = 'User limits have counted a user "None". If no user has this id, it is the text of None, and all '
+        text += "clients without a login share one quota."
+        yield Finding("users", "warning", text, "Let the user_loader return None itself.")
+    else:
+        nobody = "by address" if gate.settings.anonymous_user == "ip" else "together, in one quota"
+        yield Finding("users", "ok", f"Users can be identified. Clients without a login count {nobody}.")
 
 
 def _counted_subjects(gate: AppGate) -> set[Subject]:
@@ -274,12 +275,8 @@ def _types(gate: AppGate) -> list[object]:
 def _examine_traffic(gate: AppGate) -> Finding:
     if text := why_not_counted(gate):
         off = "Leave the setting out, unless you count by other means."
-        return Finding(
-            "traffic",
-            "hint",
-            text,
-            "`flask multilimit top` shows nothing; the log does." if gate.settings.traffic else off,
-        )
+        remedy = "`flask multilimit top` shows nothing; the log does." if gate.settings.traffic else off
+        return Finding("traffic", "hint", text, remedy)
     return Finding("traffic", "ok", "Counted in each process, and kept in the storage for an hour.")
 
 
@@ -315,10 +312,8 @@ def _examine_control(gate: AppGate) -> Iterator[Finding]:
             text = f"{each} ({each.id}) is left out, as it does not fit the limits of this app: {why}."
             yield Finding("control", "wrong", text, f"{_UNLESS_NEEDED} {each.id}")
         if each.id in idle:
-            text = (
-                f"{each} ({each.id}) applies to no endpoint of this app: its endpoint or rule is gone, or a function "
-                "or a check inside a view has it."
-            )
+            text = f"{each} ({each.id}) applies to no endpoint of this app: its endpoint or rule is gone, or a "
+            text += "function or a check inside a view has it."
             yield Finding("control", "warning", text, f"{_UNLESS_NEEDED} {each.id}")
     found = workers(gate)
     if found is not None:

@@ -11,9 +11,10 @@ import pytest
 import redis
 from flask import Blueprint, Flask, request
 from flask.views import MethodView
+from werkzeug.exceptions import HTTPException, InternalServerError, TooManyRequests
 from werkzeug.middleware.proxy_fix import ProxyFix
 
-from flask_multilimit import IP, USER, MultiLimit, Rule, exempt, rate_limiter
+from flask_multilimit import IP, USER, MultiLimit, RateLimitExceeded, Rule, exempt, rate_limiter
 from flask_multilimit.compat.flask_limiter import Limiter
 from flask_multilimit.compat.flask_limiter.util import get_remote_address
 from flask_multilimit.engine.storage.redis.failures import RIGHTS, RIGHTS_OF_OPERATORS, RIGHTS_OF_WORKERS
@@ -28,6 +29,10 @@ from support.servers import Binary, Server
 
 LIMITER = rate_limiter(type=IP, rules="5/minute")
 WARN = {"MULTILIMIT_UNKNOWN_NAMES": "warn"}
+
+
+class Unread(TooManyRequests):
+    """Another 429."""
 
 
 def test_limit_of_a_blueprint_without_routes_applies_to_nothing(app: Flask) -> None:
@@ -101,6 +106,42 @@ def test_decorators_with_wraps_hide_no_limiter(app: Flask, decorate: Callable[[A
     app.add_url_rule("/", "shown", decorate(rate_limiter(rules="9/hour")(view())))
     app.add_url_rule("/bare", "bare", without_wraps(view()))
     assert hidden(app) == []
+
+
+HANDLED = [  # by the blueprint, by the app; whether a refusal in the blueprint gets past the handlers for Exception
+    ((), (Exception,), False),
+    ((Exception,), (), False),
+    ((Exception,), (HTTPException,), False),
+    ((Exception,), (RateLimitExceeded, Unread), True),
+    ((Exception, 429), (), True),
+    ((Exception, HTTPException), (HTTPException, Exception), True),
+    ((), (Exception, TooManyRequests), True),
+    ((), (Exception, Unread), False),
+    ((), (InternalServerError, 500), True),
+]
+
+
+@pytest.mark.parametrize(("inside", "around", "passes"), HANDLED, ids=str)
+def test_handler_for_all_exceptions_that_would_get_refusals_is_a_hint(
+    app: Flask, inside: tuple[Any, ...], around: tuple[Any, ...], passes: bool
+) -> None:
+    blueprint = Blueprint("shop", __name__)
+    blueprint.add_url_rule("/", "shown", rate_limiter(rules="1/minute")(view()))
+    for place, kinds in ((app, around), (blueprint, inside)):
+        for kind in kinds:
+            place.register_error_handler(kind, internal_error if kind is Exception else lambda _: ("busy", 429))
+    app.register_blueprint(blueprint)
+    MultiLimit(app)
+
+    assert statuses(app, "/", "/") == [200, 429 if passes else 500]
+    found = [each for each in examine(gate_of(app)) if each.name == "handlers"]
+
+    assert [each.level for each in found] == ([] if passes else ["hint"])
+    assert all("test_doctor:internal_error for Exception gets refusals, too" in each.text for each in found)
+
+
+def internal_error(_: Exception) -> tuple[str, int]:
+    return "oops", 500
 
 
 def declared(app: Flask, **limits: Any) -> Finding:
