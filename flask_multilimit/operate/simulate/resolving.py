@@ -23,7 +23,8 @@ from .logged import LoggedRequest
 # Endpoints
 
 REMEMBERED = 50_000
-"""The number of paths whose endpoint is kept."""
+"""The number of paths whose endpoint is kept, if they are short: long ones are hostile, and rarely come twice."""
+LONGEST_REMEMBERED = 500
 HOSTS_REMEMBERED = 1000
 
 Reach = Literal["endpoint", "unmatched", "outside"]
@@ -66,7 +67,9 @@ class Routes:
         if request.recorded is not None:
             endpoint = request.recorded.endpoint
             return self._interned("endpoint" if endpoint else "unmatched", endpoint or "", request.method)
-        return self._matched(request.host, request.method, request.target.partition("?")[0])
+        path = request.target.partition("?")[0]
+        match = self._matched if len(path) + len(request.host) <= LONGEST_REMEMBERED else self._match
+        return match(request.host, request.method, path)
 
     def _match(self, host: str, method: str, target: str) -> Destination:
         scheme, _, rest = target.partition("://")

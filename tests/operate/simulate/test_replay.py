@@ -2,6 +2,7 @@
 
 import gc
 import math
+import tracemalloc
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ from flask_multilimit.operate.simulate.questions import LimitSet, limits_of, rep
 from flask_multilimit.operate.simulate.reading import read_logs
 from flask_multilimit.operate.simulate.replay_plan import Replacements
 from flask_multilimit.operate.simulate.report import Report
-from flask_multilimit.operate.simulate.resolving import user_of
+from flask_multilimit.operate.simulate.resolving import HOSTS_REMEMBERED, Routes, user_of
 from flask_multilimit.serve.gate import gate_of
 
 from .lines import SECOND, START_AT
@@ -578,6 +579,17 @@ def test_endpoints_are_found_by_the_url_map_of_the_app() -> None:
 @pytest.mark.parametrize("target", ["http://[/", "http://[::1/", "//[/http://", "http://\u2100/", "://", "http://\0/%"])
 def test_malformed_target_does_not_stop_a_replay(target: str) -> None:
     assert replayed(app_with(), at(0, target)).requests == 1
+
+
+def test_a_replay_remembers_no_long_path_or_host() -> None:
+    routes, long = Routes(app_with()), "x" * 8000
+    for path, host, most in ((f"{long}/{{}}", "shop.test", 1_000_000), ("{}", long, HOSTS_REMEMBERED * 20_000)):
+        tracemalloc.start()
+        for number in range(HOSTS_REMEMBERED * 2):
+            routes.destination_of(at(0, f"/{path.format(number)}")._replace(host=f"{number // 2}.{host}"))
+        gc.collect()
+        assert tracemalloc.get_traced_memory()[0] < most
+        tracemalloc.stop()
 
 
 def test_app_below_a_path_gets_only_its_requests() -> None:
