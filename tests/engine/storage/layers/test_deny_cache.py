@@ -175,6 +175,14 @@ def test_cached_refusal_ends_by_the_time_of_the_check_and_not_of_its_reply(bench
     assert bench.limiter.check(wanted).allowed
 
 
+def test_cached_refusal_does_not_hold_after_its_clock_is_back(bench: Bench) -> None:
+    bench.clock.advance(86_400)
+    wanted = bench.refused(hits()).hits
+    bench.clock.advance(-86_400)
+
+    assert bench.commands_during(lambda: bench.limiter.check(wanted)) == ["check"]
+
+
 def test_refusal_that_ended_before_its_reply_came_is_not_cached(bench: Bench) -> None:
     wanted = hits("1 per 5 seconds")
     bench.limiter.check(wanted)
