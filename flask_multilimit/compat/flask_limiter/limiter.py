@@ -6,7 +6,7 @@ import functools
 import inspect
 import logging
 from collections.abc import Callable
-from typing import Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from flask import Blueprint, Flask, Request, Response, current_app, has_app_context, has_request_context, request
 from typing_extensions import Unpack
@@ -82,6 +82,12 @@ class Limiter:
         add_commands(app)
         app.extensions["limiter"].add(self)
         self.initialized = True
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            text = f"the bridge has no {name}; for `flask limiter`, uninstall Flask-Limiter, or use `flask multilimit`"
+            raise AttributeError(text, name=name, obj=self)
 
     # Declarations
 

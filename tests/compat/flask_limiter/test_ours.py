@@ -11,6 +11,7 @@ import pytest
 import redis
 from flask import Flask, Response, abort, request
 from flask.views import MethodView
+from flask_limiter import commands as theirs
 from werkzeug.test import EnvironBuilder
 
 from flask_multilimit import Decision, MultiLimit, current_decision, rate_limiter, testing
@@ -652,6 +653,14 @@ def test_check_why_and_reset_say_that_they_do_not_know_limits_of_the_bridge(app:
     )
     assert f"{unknown} both (and 1 more); {hint}\n" in said("why", "127.0.0.1")
     assert "passes: nothing refuses it now" in said("why", "127.0.0.1", "--endpoint", "own")
+
+
+@pytest.mark.parametrize("command", [["config"], ["limits"], ["clear", "--key", "k"]], ids=str)
+def test_command_of_flask_limiter_says_what_to_use_instead(limiter: Limiter, app: Flask, command: list[str]) -> None:
+    app.get("/")(limiter.limit("5/minute")(named("v31")))
+    error = app.test_cli_runner().invoke(theirs.cli, command).exception
+    assert isinstance(error, AttributeError)
+    assert "uninstall Flask-Limiter, or use `flask multilimit`" in str(error)
 
 
 def test_limits_command_shows_options_of_bridge_limits(limiter: Limiter, app: Flask) -> None:
