@@ -391,12 +391,12 @@ def history_command(most: int) -> None:
 def _history_lines(changes: Sequence[PastChange]) -> list[str]:
     if not changes:
         return ["Nothing has been changed yet."]
-    rows = [(f"{instant(each.at):%Y-%m-%d %H:%M:%S}", each.author, _past(each), each.reason) for each in changes]
+    rows = []
+    for each in changes:
+        replaced = f", in place of {each.replaces}" if each.replaces else ""
+        when = f"{instant(each.at):%Y-%m-%d %H:%M:%S}"
+        rows.append((when, each.author, f"{each.what} {each.entry}{replaced}", each.reason))
     return console.columns(rows, headings=("WHEN (UTC)", "BY", "CHANGE", "REASON"))
-
-
-def _past(change: PastChange) -> str:
-    return f"{change.what} {change.entry}{f', in place of {change.replaces}' if change.replaces else ''}"
 
 
 def _impact_lines(found: Impact, now: float) -> list[str]:

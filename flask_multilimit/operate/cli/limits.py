@@ -43,7 +43,13 @@ def limits_command(
         known = ", ".join(sorted(gate.app.blueprints)) or "none"
         raise ConfigurationError(f'no blueprint is called "{blueprint}"; the app has {known}')
     _require_known(types, (limit for each in listed for limit in each.limits))
-    endpoints = [each for each in listed if _is_at(each, endpoint, path, blueprint)]
+    endpoints = [
+        each
+        for each in listed
+        if (endpoint is None or fnmatchcase(each.endpoint, endpoint))
+        and (path is None or any(fnmatchcase(route.path, path) for route in each.routes))
+        and (blueprint is None or each.endpoint.startswith(f"{blueprint}."))
+    ]
     if unlimited:
         endpoints = [each for each in endpoints if not each.limits]
     if types:
@@ -75,14 +81,6 @@ def _require_known(types: set[str], limits: Iterable[Limit]) -> None:
         raise ConfigurationError(
             f'no limiter has the type "{"+".join(sorted(types))}"; known are {", ".join(sorted(known))}'
         )
-
-
-def _is_at(listed: EndpointLimits, endpoint: str | None, path: str | None, blueprint: str | None) -> bool:
-    return (
-        (endpoint is None or fnmatchcase(listed.endpoint, endpoint))
-        and (path is None or any(fnmatchcase(route.path, path) for route in listed.routes))
-        and (blueprint is None or listed.endpoint.startswith(f"{blueprint}."))
-    )
 
 
 def _lines(endpoints: Sequence[EndpointLimits]) -> list[str]:

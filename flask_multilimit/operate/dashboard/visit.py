@@ -79,14 +79,11 @@ class Authenticator:
         """Find out who visits. Raises :exc:`Forbidden` for a stranger, and what ``authorize`` raises."""
         language = language_of(request, gate_in_force().settings.locale, before=request.cookies.get(LANGUAGE))
         g.multilimit_visit = Visit("", may_change=False, language=language)
-        author = self._developer() if self._authorize is None else self._ask(self._authorize)
+        if self._authorize is None and not (current_app.debug and _is_from_this_machine()):
+            raise Forbidden
+        author = DEVELOPER if self._authorize is None else self._ask(self._authorize)
         may_change = bool(current_app.secret_key) and (self._may_change is None or bool(self._may_change(author)))
         g.multilimit_visit = Visit(author, may_change, language, unprotected=self._authorize is None)
-
-    def _developer(self) -> str:
-        if not (current_app.debug and _is_from_this_machine()):
-            raise Forbidden
-        return DEVELOPER
 
     def _ask(self, authorize: Authorize) -> str:
         with counted_visit():
