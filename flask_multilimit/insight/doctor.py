@@ -543,10 +543,10 @@ def _examine_server(client: Any, gate: AppGate, endpoints: list[Place]) -> Itera
 
 
 def _version(address: str, info: Mapping[str, Any]) -> Finding:
-    products = {"valkey_version": "Valkey", "dragonfly_version": "Dragonfly", "redis_version": "Redis"}
-    field = next((field for field in products if info.get(field)), "redis_version")
-    version = str(info.get(field) or "of unknown version")
-    return Finding("storage", "ok", f"{products[field]} {version} at {address}.")
+    products = ("valkey", "redict", "dragonfly", "redis")
+    product = next((each for each in products if info.get(f"{each}_version")), "redis")
+    version = str(info.get(f"{product}_version") or "of unknown version")
+    return Finding("storage", "ok", f"{product.capitalize()} {version} at {address}.")
 
 
 def _timed(call: Callable[[], Any]) -> float:

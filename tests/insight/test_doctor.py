@@ -534,6 +534,23 @@ def test_eviction_policy_of_the_server_is_reported(
     assert (found.level, text in found.text) == (level, True)
 
 
+@pytest.mark.parametrize(
+    ("info", "shown"),
+    [
+        ({"redis_version": "8.0.6"}, "Redis 8.0.6"),
+        ({"redict_version": "7.3.6", "redis_version": "7.2.4"}, "Redict 7.3.6"),
+        ({"redis_version": "7.2.4", "server_name": "valkey", "valkey_version": "9.1.2"}, "Valkey 9.1.2"),
+        ({}, "Redis of unknown version"),
+    ],
+)
+def test_server_is_called_by_its_own_name(
+    on_server: Shop, monkeypatch: pytest.MonkeyPatch, info: dict[str, str], shown: str
+) -> None:
+    monkeypatch.setattr(redis.Redis, "info", lambda *_: info)
+
+    assert on_server.finding("storage").text.startswith(f"{shown} at ")
+
+
 def test_replica_is_reported_as_wrong(
     server_binaries: dict[str, Binary], server: Server, shop: Callable[..., Shop]
 ) -> None:

@@ -66,7 +66,7 @@ ELSEWHERE = frozenset({"ASK", "MOVED", "TRYAGAIN"})
 
 _CODE = rf"\b({'|'.join(code for code in REMEDIES if code not in {'UNKNOWN', 'DATABASE', 'ERR'})})\b"
 _TEXT = (
-    r"(?P<UNKNOWN>[Uu]nknown (?:Redis |server )?command)"
+    r"(?P<UNKNOWN>[Uu]nknown (?:\w+ )?command)"  # Redis, Redict, server
     r"|(?P<NOPERM>ACL failure in script|user executing the script can't)"  # Redis 7.2 and Valkey, Redis 7.0
     r"|(?P<DATABASE>DB index is out of range|SELECT is not allowed)"
     r"|(?P<NO_CLUSTER>cluster support disabled)"

@@ -485,6 +485,12 @@ def test_subject_that_the_server_quotes_does_not_choose_the_code() -> None:
     assert code_of(redis.ResponseError(quoting)) == "UNKNOWN"
 
 
+@pytest.mark.parametrize("product", ["Redis ", "Redict ", "server ", ""])
+def test_missing_command_has_a_remedy_whatever_the_server_is_called(product: str) -> None:
+    error = redis.ResponseError(f"Unknown {product}command called from script script: 1f2e, on @user_script:1.")
+    assert "TIME" in storage_error(error).remedy.upper()
+
+
 def test_error_in_a_batch_shows_no_subject(server: Server) -> None:
     """redis-py would put the command into the error: here a client without a wire."""
     client = server.client(protocol=3)
