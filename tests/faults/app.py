@@ -1,10 +1,12 @@
-"""An app for the fault suite: each `who` has a quota of its own; `/free` tells who decides."""
+"""An app for the faults and for the load: each `who` has quotas of its own, one of each algorithm that is named;
+`/free` tells who decides."""
 
 import os
 
 from flask import Flask, request
 
 from flask_multilimit import MultiLimit, current_decision, rate_limiter
+from flask_multilimit.engine.rules import changed, rules_in
 
 app = Flask(__name__)
 app.config.update(
@@ -12,6 +14,8 @@ app.config.update(
     MULTILIMIT_ON_STORAGE_ERROR=os.environ.get("ON_STORAGE_ERROR", "local"),
 )
 multilimit = MultiLimit(app)
+ALGORITHMS = os.environ.get("ALGORITHMS", "sliding_window").split()
+LIMITS = [changed(rule, algorithm=name) for rule in rules_in(os.environ["LIMIT"]) for name in ALGORITHMS]
 
 
 def who() -> str:
@@ -19,7 +23,7 @@ def who() -> str:
 
 
 @app.get("/")
-@rate_limiter(type=who, name="who", rules=os.environ["LIMIT"])
+@rate_limiter(type=who, name="who", rules=LIMITS)
 def limited() -> str:
     return "ok"
 

@@ -15,11 +15,12 @@ import redis
 
 from flask_multilimit.control.store import is_control
 from flask_multilimit.observe.traffic.counts import is_traffic
+from support.folders import TESTS
 from support.processes import Program
+from support.rates import RATES
 from support.servers import Binary, Server
 from support.waiting import PATIENCE
 
-HERE = Path(__file__).parent
 THREADS = 4
 CLIENTS = 3
 WINDOW = 1
@@ -85,9 +86,11 @@ class Soaked:
 
 def soak(binary: Binary, seconds: float) -> Soaked:
     with Server(binary, tcp=True) as server:
-        arguments = ("--bind", "127.0.0.1:0", "--worker-class", "gthread", "--threads", str(THREADS))
-        environment = {"STORAGE_URI": server.tcp_url}
-        with Program("gunicorn", "--chdir", str(HERE), *arguments, "app:app", environment=environment) as program:
+        where = ("--chdir", str(TESTS / "faults"), "--bind", "127.0.0.1:0")
+        arguments = (*where, "--worker-class", "gthread", "--threads", str(THREADS))
+        limit = f"5 per {WINDOW} second"
+        environment = {"STORAGE_URI": server.tcp_url, "LIMIT": limit, "ALGORITHMS": " ".join(RATES)}
+        with Program("gunicorn", *arguments, "app:app", environment=environment) as program:
             return _Soak(server, program).run(seconds)
 
 
