@@ -34,22 +34,6 @@ def app(app: Flask, storage: RecordingStorage) -> Flask:
 
 class TestFlask:
     @pytest.mark.parametrize("init_every_request", [True, False])
-    def test_limiter_in_decorators_limits_the_view(
-        self, app: Flask, storage: RecordingStorage, init_every_request: bool
-    ) -> None:
-        class Page(View):
-            decorators: ClassVar[list[Any]] = [rate_limiter(rules="2/minute")]
-
-            def dispatch_request(self) -> str:
-                return "ok"
-
-        Page.init_every_request = init_every_request
-        app.add_url_rule("/", view_func=Page.as_view("page"))
-
-        assert statuses(app, "/", "/", "/") == [200, 200, 429]
-        assert storage.windows == [[60]] * 3
-
-    @pytest.mark.parametrize("init_every_request", [True, False])
     def test_each_method_of_a_method_view_has_its_own_limits(
         self, app: Flask, storage: RecordingStorage, init_every_request: bool
     ) -> None:
@@ -80,8 +64,12 @@ class TestFlask:
         assert storage.keys_asked[0] == ["rate_limit:{items}:POST:default::sliding_window:60000"]
         assert storage.keys_asked[4] == ["rate_limit:{items}:HEAD:default::sliding_window:86400000"]
 
-    def test_limiters_on_class_dispatch_and_method_are_one_check(self, app: Flask, storage: RecordingStorage) -> None:
+    @pytest.mark.parametrize("every_request", [True, False])
+    def test_limiters_on_class_dispatch_and_method_are_one_check(
+        self, app: Flask, storage: RecordingStorage, every_request: bool
+    ) -> None:
         class Items(MethodView):
+            init_every_request = every_request
             decorators: ClassVar[list[Any]] = [rate_limiter(rules="9/hour"), rate_limiter(rules="2/minute")]
 
             @rate_limiter(rules="3 per 2 minutes")
