@@ -283,16 +283,6 @@ class TestTwoOperators:
         with pytest.raises(ControlConflict):
             bob.put(bob.preview(OVERRIDE, lasting=True), seen=seen)
 
-    def test_preview_and_history_name_the_replaced_change(self, both: tuple[Shop, Shop]) -> None:
-        ann, bob = (each.control for each in both)
-        first = ann.override("show", rule="ip-60s", rules="50/minute", lasting=True, author="ann")
-
-        preview = bob.preview(OVERRIDE, lasting=True, author="bob")
-        bob.put(preview)
-
-        assert preview.replaces == first
-        assert [each["replaces"] for each in bob.history()] == ["rule ip-60s at show: 50/minute by ann", ""]
-
     def test_history_names_a_replaced_change_of_an_unknown_author(self, both: tuple[Shop, Shop]) -> None:
         control = both[0].control
         for time in ("1h", "2h"):

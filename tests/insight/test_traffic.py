@@ -88,19 +88,6 @@ def test_amounts_are_summed_by_endpoint_in_total_and_for_a_shorter_time_span(wor
     assert len(memory.series("search", "passed", slices=30)) == 30
 
 
-def test_traffic_older_than_an_hour_is_forgotten(world: World) -> None:
-    world.happens(some(3, 2))
-    world.look()
-
-    world.pass_(3600 - BUCKET_SECONDS)
-    assert world.look().total("search", "passed") == 3
-    world.pass_(BUCKET_SECONDS)
-
-    assert world.look().total("search", "passed") == 0
-    assert world.memory.refusals.most(10) == []
-    assert list(world.memory.names()) == []
-
-
 @pytest.mark.parametrize("seed", range(6))
 def test_memory_shows_what_the_storage_has_whatever_its_clock_does_between_looks(seed: int) -> None:
     random, world = Random(seed), World()
