@@ -271,6 +271,13 @@ class TestLoginProtection:
         tried = [app.test_client().post("/login", data={"account": "Ann"}, **machine) for machine in machines]
         assert [answer.status_code for answer in tried] == [401] * 5 + [429]
 
+    def test_only_failures_of_a_form_count_even_of_a_client_that_is_logged_in(self, run: Run) -> None:
+        client = run(self.PAGE, "form")["app"].test_client()
+        right, wrong = ({"account": "ann", "password": password} for password in ("correct-horse", "guess"))
+        assert [client.post("/login", data=right).status_code for _ in range(21)] == [302] * 21
+        assert [client.post("/login", data=wrong).status_code for _ in range(21)] == [200] * 20 + [429]
+        assert client.get("/login").status_code == 200
+
     def test_right_guess_that_is_refused_before_the_view_begins_no_session(self, run: Run) -> None:
         app = run(self.PAGE, "basic")["app"]
 
