@@ -253,6 +253,22 @@ def test_workers_that_begin_with_more_than_their_share_of_a_burst_refill_more_sl
     assert 20 <= admitted <= 21
 
 
+def test_failure_of_one_key_leaves_each_worker_its_share_of_it(make: Callable[..., Workers]) -> None:
+    workers = make(4)
+    workers.storage.error = StorageError("WRONGTYPE", key_specific=True)
+    assert workers.admitted(hits("8/minute")) == [2] * 4
+
+
+def test_slot_that_is_released_in_an_outage_that_has_charged_nothing_is_free_here(workers: Workers) -> None:
+    work = Work(workers, 4)
+    workers.break_down()
+    workers.limiter.peek(FOUR)
+
+    work.ends()
+
+    assert [workers.limiter.check(FOUR).allowed for _ in range(2)] == [True, False]
+
+
 def test_share_of_a_burst_is_no_larger_than_a_rule_of_its_count_may_have(make: Callable[..., Workers]) -> None:
     """A share of 3 at once, of which 1 comes back in 200 days, would be an error: it may be 2."""
     workers = make(3, broken=True)
