@@ -255,8 +255,8 @@ _phases: dict[str, object] = {"start": None, "stop": None}
 
 
 def interrupts() -> bool:
-    """Whether this may be the end of a dropped object, amid code of this thread that holds a lock which it needs:
-    garbage is collected, perhaps in another thread, or there is code of ours below that of our callers."""
+    """Whether the caller may be the end of a dropped object that interrupts other code of this thread, perhaps inside
+    of a lock that it needs: garbage is collected, perhaps in another thread, or it interrupts code of this package."""
     if not ENDS_ANYWHERE:
         return next(reversed(_phases), "") == "start"
     modules = [str(frame.f_globals.get("__name__")) for frame, _ in walk_stack(sys._getframe())]
