@@ -17,6 +17,7 @@ from werkzeug.middleware.proxy_fix import ProxyFix
 from flask_multilimit import IP, USER, MultiLimit, RateLimitExceeded, Rule, exempt, rate_limiter
 from flask_multilimit.compat.flask_limiter import Limiter
 from flask_multilimit.compat.flask_limiter.util import get_remote_address
+from flask_multilimit.engine import RedisStorage
 from flask_multilimit.engine.storage.redis.failures import RIGHTS, RIGHTS_OF_OPERATORS, RIGHTS_OF_WORKERS
 from flask_multilimit.insight.doctor import PROXY_HINTS, Finding, Level, examine, examine_latency
 from flask_multilimit.plan.overrides import fitting
@@ -508,6 +509,14 @@ def test_missing_right_is_named_with_its_purpose(
 ) -> None:
     found = as_user(rights).finding(name)
     assert (found.level, text in found.text, remedy in (found.remedy or "")) == (level, True, True), found
+
+
+def test_server_that_keeps_nothing_of_what_scripts_write_is_reported(
+    server: Server, shop: Callable[..., Shop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RedisStorage, "check", lambda storage, hits, _: storage.peek(hits))
+    found = shop(server.url).finding("script")
+    assert (found.level, "missing afterwards" in found.text) == ("wrong", True)
 
 
 def test_user_with_all_rights_has_no_finding(as_user: Callable[[str], Shop]) -> None:

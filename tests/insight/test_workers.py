@@ -37,6 +37,7 @@ def test_worker_is_listed_with_its_version_after_serving(on_server: str) -> None
     shop.control.deny("10.0.0.1", lasting=True)
 
     until(lambda: line(shop) == "1 of 1 worker at version 1; limits as in this checkout: yes")
+    assert [each.level for each in examine(gate_of(shop.app)) if each.name == "workers"] == ["ok"]
 
 
 def test_forked_child_does_not_take_its_parent_off_the_list(on_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
