@@ -514,7 +514,7 @@ def test_missing_right_is_named_with_its_purpose(
 def test_server_that_keeps_nothing_of_what_scripts_write_is_reported(
     server: Server, shop: Callable[..., Shop], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(RedisStorage, "check", lambda storage, hits, _: storage.peek(hits))
+    monkeypatch.setattr(RedisStorage, "check", lambda storage, hits, _=None: storage.peek(hits))
     found = shop(server.url).finding("script")
     assert (found.level, "missing afterwards" in found.text) == ("wrong", True)
 
