@@ -22,8 +22,6 @@ NOTES_BY_ALGORITHM = {
     "sliding_window_counter": "To keep the strategy sliding-window-counter, write "
     'Rule(time, count, algorithm="sliding_window_counter").',
 }
-ADDRESSES = "IP takes all addresses of an IPv6 /64 as one client: MULTILIMIT_IPV6_PREFIX = 128 keeps them apart."
-WITH_STATEMENTS = 'Limits of "with" statements are not printed: look for them in your code.'
 ON_REJECTED = "on_rejected is called with a Decision instead of a RequestLimit; error handlers are not called"
 TAKEN = frozenset(("default", "global", "ip", "user", "anonymous", "client"))
 """Names of types of flask_multilimit, and that of the address behind Cloudflare."""
@@ -50,8 +48,11 @@ def report(states: Sequence[InForce]) -> Iterator[str]:
     for number, state in enumerate(states, 1):
         yield from _report(state, number, len(states))
     yield from filter(None, dict.fromkeys(NOTES_BY_ALGORITHM.get(each.settings.algorithm) for each in states))
-    yield ADDRESSES
-    yield WITH_STATEMENTS
+    static = [each for each in states[0].app.view_functions if not Destination(each, "", "GET").may_be_limited]
+    if static:
+        yield f"Flask-Limiter never limits static files: MULTILIMIT_EXEMPT = {json.dumps(static)} keeps that."
+    yield "IP takes all addresses of an IPv6 /64 as one client: MULTILIMIT_IPV6_PREFIX = 128 keeps them apart."
+    yield 'Limits of "with" statements are not printed: look for them in your code.'
 
 
 def _report(state: InForce, number: int, count: int) -> Iterator[str]:

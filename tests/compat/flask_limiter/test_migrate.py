@@ -1,6 +1,7 @@
 """``flask multilimit migrate``: what it prints runs."""
 
 import functools
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -367,3 +368,18 @@ def test_printed_declarations_of_the_guide_example_run() -> None:
     assert '+ @rate_limiter(type=IP, rules="3/minute; 20/hour")' in printed_now
     assert '+ @rate_limiter(type=IP, rules="2/hour", scope="mail")' in printed_now
     assert_printed_declarations_run(namespace["app"])
+
+
+def test_what_is_printed_keeps_static_files_free() -> None:
+    def app() -> Flask:
+        made = Flask(__name__)
+        made.register_blueprint(Blueprint("theme", __name__, static_folder=".", static_url_path="/theme"))
+        return made
+
+    before, after = app(), app()
+    Limiter(get_remote_address, app=before, default_limits=["1/minute"])
+    (written,) = re.findall(r"MULTILIMIT_EXEMPT = (\[.*\])", printed(before))
+    after.config["MULTILIMIT_EXEMPT"] = json.loads(written)
+    MultiLimit(after, default_limits="1/minute")
+    for each in (before, after):
+        assert [each.test_client().get("/theme/none.css").status_code for _ in range(3)] == [404] * 3
