@@ -93,6 +93,12 @@ class TestPeek:
 
         assert seen == (["EVALSHA"] if on_server else [])
 
+    def test_peek_for_a_subject_calls_no_cost_of_a_request(self, app: Flask, multilimit: MultiLimit) -> None:
+        limits = rate_limiter(type=LimitType.IP, rules="2/minute", cost=lambda: int(request.args["units"]))
+        app.add_url_rule("/priced", "priced", limits(view()))
+        with app.app_context():
+            assert multilimit.peek("priced", "ip:203.0.113.7").remaining == 2
+
 
 class TestReset:
     def test_reset_restores_the_quota_of_one_subject_only(self, app: Flask, multilimit: MultiLimit) -> None:

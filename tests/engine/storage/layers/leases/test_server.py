@@ -13,7 +13,6 @@ from flask import Flask
 
 from engine.storage.layers.leases import worker
 from flask_multilimit import ConfigurationError, MultiLimit, Rule, rate_limiter
-from flask_multilimit.engine import LeasingStorage, Limiter, RedisStorage, hits_for
 from support.asking import ask, commands, view
 from support.bench import bare
 from support.forks import FORKS
@@ -97,20 +96,6 @@ def test_leased_requests_send_no_command_and_their_headers_show_what_remains(
         f'"default-3600s";r={left};t=3600' for left in range(998, 964, -1)
     ]
     assert responses[-1].headers["RateLimit-Policy"] == '"default-3600s";q=1000;w=3600'
-
-
-def test_closing_a_limiter_returns_its_unspent_units(server: Server, redis_client: redis.Redis) -> None:
-    for algorithm in ("sliding_window", "fixed_window"):
-        rule = Rule(60, 100, lease=10, algorithm=algorithm)
-        hits = hits_for(rule, scope="api")
-        limiter = Limiter(LeasingStorage(RedisStorage.from_url(server.url, timeout=10)))
-        for _ in range(1 + 2 + 4 + 1):
-            limiter.check(hits)
-        assert bare(redis_client).peek(hits).remaining == 100 - 15
-
-        limiter.close()
-
-        assert bare(redis_client).peek(hits).remaining == 100 - 8
 
 
 def test_process_that_ends_returns_its_unspent_units(server: Server, redis_client: redis.Redis) -> None:
