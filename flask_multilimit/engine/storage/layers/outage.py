@@ -394,7 +394,7 @@ class Outage:
                 elif self.breaker.state is State.OPEN:
                     self._refund_counted_twice(check_id, [slot.hit.key for slot in taken])
                     local, hits = self.fallback.take_over(taken), tuple([slot.hit for slot in taken])
-                    self.pending.keep(check_id, Admitted(hits, local, sent=True, slots_from_before=True))
+                    self.pending.keep(check_id, Admitted(hits, local, sent=True, charged=True, slots_from_before=True))
                 else:
                     in_storage += taken
         return in_storage

@@ -1107,8 +1107,9 @@ def test_other_worker_is_not_blamed_for_what_this_one_was_charged_after_an_outag
     assert sum(first.check(plan).allowed for _ in range(60)) == (97 - 2) // 2
 
 
-def test_refund_in_an_outage_of_an_earlier_check_is_made_after_it(workers: Workers) -> None:
-    limiter, plan = workers.limiter, (*FOUR, *hits("9/hour"))
+@pytest.mark.parametrize("algorithm", sorted(RATES))
+def test_refund_in_an_outage_of_an_earlier_check_is_made_after_it(workers: Workers, algorithm: str) -> None:
+    limiter, plan = workers.limiter, (*FOUR, *hits(rule(algorithm, 3600, 9)))
     storage: Any = limiter.outermost
     taken = limiter.check(plan)
     begin_outage(workers)
