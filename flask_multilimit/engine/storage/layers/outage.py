@@ -424,8 +424,7 @@ class Outage:
             self._counted_twice[check_id] = on_shares
 
     def _refund_later_if_charged(self, check_id: bytes, hits: tuple[Hit, ...]) -> None:
-        charges = repeatable([Charge(hit, 0) for hit in hits if hit.cost])
-        if charges:
+        if charges := repeatable([Charge(hit, 0) for hit in hits if hit.cost]):
             self.pending.keep_settlement(check_id, charges)
 
     def _health(self) -> Health:

@@ -94,7 +94,7 @@ class PendingCharges:
         """The checks that must be charged, by id."""
         self._hits = 0  # of all checks together
         self._most_hits = most_hits
-        self.settlements: deque[tuple[bytes, tuple[Charge, ...]]] = deque(maxlen=MOST_PENDING)
+        self.settlements: deque[tuple[bytes, list[Charge]]] = deque(maxlen=MOST_PENDING)
 
     def __bool__(self) -> bool:
         return bool(self.admitted or self.settlements)
@@ -123,24 +123,26 @@ class PendingCharges:
         dropped = self.admitted.pop(check_id, None)
         if dropped is not None:
             self._hits -= len(dropped.hits)
-            if charges := dropped.settlements if dropped.charged else repeatable(dropped.settlements):
+            if charges := list(dropped.settlements) if dropped.charged else repeatable(dropped.settlements):
                 self.settlements.append((check_id, charges))
         return dropped
 
     def reset(self, keys: Container[str]) -> None:
-        """Charge nothing to ``keys``."""
+        """Charge nothing to ``keys``, and settle nothing that was charged to them."""
         for admitted in self.admitted.values():
             admitted.hits = tuple([hit for hit in admitted.hits if hit.key not in keys])
             admitted.settlements = tuple([each for each in admitted.settlements if each.hit.key not in keys])
         self._hits = sum([len(admitted.hits) for admitted in self.admitted.values()])
+        for _, charges in self.settlements.copy():
+            charges[:] = [each for each in charges if each.hit.key not in keys]
 
     def keep_settlement(self, check_id: bytes, charges: Sequence[Charge]) -> None:
         now, admitted = self._now(), self.admitted.get(check_id)
-        kept = tuple([each._replace(until=_counts_until(each, now)) for each in charges])
+        kept = [each._replace(until=_counts_until(each, now)) for each in charges]
         if admitted is None:
             self.settlements.append((check_id, kept))
         else:
-            admitted.settlements += kept
+            admitted.settlements += (*kept,)
 
     def take_batch(self) -> list[tuple[bytes, Admitted]]:
         """Mark the oldest checks as sent, and return them for :meth:`charge`."""
@@ -190,12 +192,12 @@ class PendingCharges:
         while self.settlements:
             check_id, charges = self.settlements.popleft()
             now = self._now()
-            if not (charges := tuple([each for each in charges if each.until > now or each.units <= each.hit.cost])):
+            if not (charges := [each for each in charges if each.until > now or each.units <= each.hit.cost]):
                 continue
             try:
                 self._storage.settle(UUID(bytes=check_id), charges)
             except StorageError as error:
-                again = () if error.key_specific else repeatable(charges) if error.no_reply else charges
+                again = [] if error.key_specific else repeatable(charges) if error.no_reply else charges
                 if len(again) < len(charges):
                     self._log(tuple(charge.hit for charge in charges), error)
                 if again:
@@ -224,7 +226,7 @@ def _counts_until(charge: Charge, now: int) -> int:
     return now + full_after(hit.rule.quota, hit.rule.quota.burst - units, hit.rule.algorithm, 0, now)
 
 
-def repeatable(charges: Sequence[Charge]) -> tuple[Charge, ...]:
+def repeatable(charges: Sequence[Charge]) -> list[Charge]:
     """The charges that can be settled even if they were never made, or are settled already: their algorithms remember
     check ids."""
-    return tuple([charge for charge in charges if charge.hit.rule.implementation.recognise])
+    return [charge for charge in charges if charge.hit.rule.implementation.recognise]

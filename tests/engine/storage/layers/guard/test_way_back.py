@@ -583,13 +583,16 @@ def test_a_refund_of_a_check_that_was_given_up_gives_back_no_unit_of_others(
     assert [status.remaining for status in workers.storage.peek(plan).statuses] == [6, 6]
 
 
+@pytest.mark.parametrize("is_charged", [False, True])
 @pytest.mark.parametrize("algorithm", sorted(set(RATES) - {"sliding_window"}))
 def test_a_refund_of_a_check_that_was_reset_meanwhile_gives_back_no_unit_of_others(
-    workers: Workers, algorithm: str
+    workers: Workers, algorithm: str, is_charged: bool
 ) -> None:
     limiter, plan = workers.limiter, hits([rule(algorithm, 3600, 9), Rule(3600, 9)])
+    before = limiter.check(plan)
     workers.storage.error = lost_reply()
-    limiter.refund(limiter.check(plan))
+    lost = limiter.check(plan)
+    limiter.refund(before if is_charged else lost)
     workers.storage.error = None
     limiter.reset(plan)
     for _ in range(3):
