@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from threading import Lock
 from typing import NamedTuple, cast
 from uuid import UUID
 
@@ -24,7 +23,7 @@ from ...algorithms import NEVER
 from ...algorithms.base import encode_ban, is_begun, level_of
 from ...decision import FALLBACKS, Charge, Decision, decision_of
 from ...errors import ConfigurationError, brief, is_number
-from ...forks import notify_child
+from ...forks import LateLock
 from ...hits import Hit, bans_of, joined_keys, memoized, new_id
 from ...reply import ALLOWED, RETRY_AFTERS, aged, passing_times, start_of
 from ..base import (
@@ -94,11 +93,10 @@ class DenyCache:
         self._clock = clock
         self._refusals: dict[str, _Refusal] = {}  # by all keys of the check; the oldest first
         self._given_back: list[float] = [-math.inf] * SHARDS  # the last time, by shard
-        self._lock = Lock()  # for writes; reads need none
+        self._lock = LateLock()  # for writes; reads need none
         for layer in layers_of(storage):
             if isinstance(layer, HoldsUnits):
                 layer.on_units(self.forget)
-        notify_child(self)
 
     def __len__(self) -> int:
         return len(self._refusals)
@@ -150,14 +148,10 @@ class DenyCache:
     def close(self) -> None:
         self.wrapped.close()
 
-    def _after_fork_in_child(self) -> None:
-        """Make a new lock: the thread that held it is not in the child. The refusals stay valid."""
-        self._lock = Lock()
-
     def forget(self, keys: Sequence[str]) -> None:
         """Forget refusals by ``keys``, because units were given back. That includes refusals by checks that have been
         sent, even if the answer comes later."""
-        with self._lock:
+        with self._lock():
             now = self._clock()
             for key in keys:
                 self._given_back[_shard_of(key)] = now
@@ -170,7 +164,7 @@ class DenyCache:
             return
         reply = _with_begun_bans_holding(decision)
         refusal = _Refusal(decision.hits, reply, passing_times(reply), _shard_of(key), asked, answered, int(until))
-        with self._lock:
+        with self._lock():
             self._refusals.pop(keys, None)  # so that it becomes the newest
             self._refusals[keys] = refusal
             self._sweep(answered)

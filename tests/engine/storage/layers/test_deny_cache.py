@@ -461,7 +461,7 @@ def test_forked_child_can_use_the_cache_although_its_lock_was_held_at_the_fork(b
         bench.limiter.reset(wanted)
         return bench.limiter.check(wanted).allowed
 
-    with bench.cache._lock:
+    with bench.cache._lock():
         of_child = forked(check_and_reset)
     assert of_child()
 
