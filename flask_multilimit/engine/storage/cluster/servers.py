@@ -165,7 +165,8 @@ class Servers:
         *,
         may_repeat: bool = True,
     ) -> None:
-        """Ask once for each hash slot, with all its items. Then raise the first failure, if there was any."""
+        """Ask once for each hash slot, with all its items. Then raise the first failure, if there was any: as one
+        without a reply if other slots may have done it, so that nobody asks them again for what cannot be repeated."""
 
         def ask(hash_slot: int, some: Sequence[T]) -> None:
             self.ask(hash_slot, lambda server, _: question(server, some), may_repeat=may_repeat)
@@ -173,17 +174,19 @@ class Servers:
         by_hash_slot: dict[int, list[T]] = {}
         for item in items:
             by_hash_slot.setdefault(key_slot(key_of(item).encode()), []).append(item)
-        waiting, failures = list(by_hash_slot.items()), []
+        waiting, failures, is_partly_done = list(by_hash_slot.items()), [], False
         while waiting:
             hash_slot, some = waiting.pop()
             try:
                 ask(hash_slot, some)
+                is_partly_done = True
             except StorageError as error:
                 if error.server_code == "TRYAGAIN" and len(some) > 1:
                     waiting += [(hash_slot, [item]) for item in some]
                 else:
                     failures.append(error)
         if failures:
+            failures[0].no_reply = is_partly_done or any(each.no_reply for each in failures)
             raise failures[0]
 
     def primaries(self) -> list[RedisStorage]:

@@ -33,6 +33,7 @@ from support.bench import bare, hits, rule
 from support.clock import Clock
 from support.cluster import Cluster
 from support.servers import Binary, Server
+from support.waiting import until
 
 SCOPES = ("application", "api.update", "shop")
 """In different hash slots, on different servers."""
@@ -584,3 +585,20 @@ def test_refund_is_made_in_other_hash_slots_when_one_fails(cluster: Cluster, lim
         limiter.storage.settle(decision.id, charges)
 
     assert remaining(limiter.peek([plan[0], plan[2]])) == [5, 5]
+
+
+def test_refund_that_one_server_refuses_is_not_made_twice_by_the_others(cluster: Cluster) -> None:
+    """They may not recognise it, and would give back units of others."""
+    plan = plan_of(9, 9, algorithm="fixed_window")
+    refusing = cluster.client_of(cluster.owner(plan[1].key))
+    limiter = Limiter(GuardedStorage(ClusterStorage(NodesOfUri(cluster.uri, timeout=10)), workers=1))
+    first, *_ = [limiter.check(plan) for _ in range(3)]
+    refusing.execute_command("ACL", "SETUSER", "default", "-evalsha")  # type: ignore[no-untyped-call]
+
+    with pytest.raises(StorageError, match="evalsha"):
+        limiter.refund(first)
+
+    refusing.execute_command("ACL", "SETUSER", "default", "+evalsha")  # type: ignore[no-untyped-call]
+    until(lambda: limiter.health().state == "working")
+    assert remaining(limiter.peek(plan)) == [7, 6]
+    limiter.close()
