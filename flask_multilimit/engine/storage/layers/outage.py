@@ -336,6 +336,8 @@ class Outage:
             if admitted is not None:
                 admitted.on_shares = self.fallback.settle(admitted.on_shares, units)
                 admitted.add_excess(charges, self.fallback.now())
+                if admitted.slots_from_before:
+                    self.fallback.record_excess(charges)
                 if not admitted.settled_later:
                     charges = ()
                     # A hit that was settled at 0 no longer counts, so its cost stays.

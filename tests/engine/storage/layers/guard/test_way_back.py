@@ -1124,6 +1124,22 @@ def test_refund_in_an_outage_of_an_earlier_check_is_made_after_it(workers: Worke
     assert [status.remaining for status in workers.storage.peek(plan).statuses] == [4, 9]
 
 
+def test_units_beyond_the_cost_of_an_earlier_check_count_in_an_outage_in_which_its_slot_is_renewed(
+    workers: Workers,
+) -> None:
+    limiter, tokens = workers.limiter, hits("1000/hour")
+    storage: Any = limiter.outermost
+    running = limiter.check((*FOUR, *tokens))
+    begin_outage(workers)
+    storage.renew(slots_of(running))
+
+    limiter.settle(running, 900, tokens)
+    left_in_outage = limiter.peek(tokens).remaining
+    workers.mend()
+
+    assert (left_in_outage, workers.storage.peek(tokens).remaining) == (100, 100)
+
+
 def test_renewal_of_a_slot_in_an_outage_prolongs_no_other_charge_of_its_check(workers: Workers) -> None:
     fixed = hits(Rule(30, 9, algorithm="fixed_window"))
     limiter = workers.limiter
