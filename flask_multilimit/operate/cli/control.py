@@ -27,7 +27,7 @@ from ...insight.changes import Entry, PastChange, entries, history
 from ...insight.clients import client_from
 from ...insight.impact import Impact, impact
 from ...insight.standing import refusing_lists
-from ...insight.text import duration, instant, local_time, plural
+from ...insight.text import duration, local_time, plural
 from ...serve.applier import ControlApplier
 from ...serve.gate import gate_of
 from .. import console
@@ -394,9 +394,9 @@ def _history_lines(changes: Sequence[PastChange]) -> list[str]:
     rows = []
     for each in changes:
         replaced = f", in place of {each.replaces}" if each.replaces else ""
-        when = f"{instant(each.at):%Y-%m-%d %H:%M:%S}"
-        rows.append((when, each.author, f"{each.what} {each.entry}{replaced}", each.reason))
-    return console.columns(rows, headings=("WHEN (UTC)", "BY", "CHANGE", "REASON"))
+        in_force, change = each.id if each.in_force else "", f"{each.what} {each.entry}{replaced}"
+        rows.append((local_time(each.at), each.author, change, in_force, each.reason))
+    return console.columns(rows, headings=("WHEN", "BY", "CHANGE", "IN FORCE", "REASON"))
 
 
 def _impact_lines(found: Impact, now: float) -> list[str]:

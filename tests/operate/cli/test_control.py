@@ -502,6 +502,20 @@ def test_history_marks_the_changes_in_force(on_server: Command) -> None:
     assert [(each["what"], each["in_force"]) for each in told] == [("undo", False), ("set", True), ("set", False)]
 
 
+def test_history_tells_the_time_by_the_clock_of_this_machine_and_the_id_that_undoes_a_change(
+    on_server: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    id_ = on_server("deny", "203.0.113.7", "--lasting", "--yes", "--json").json["entry"]["id"]
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "XYZ-5")
+        time.tzset()
+        told = on_server("history").out
+    time.tzset()
+    on_server("unset", id_, "--yes")
+
+    assert ("XYZ" in told, id_ in told, id_ in on_server("history").out) == (True, True, False)
+
+
 APP_WITH_METRICS = """
 from flask import Flask
 from flask_multilimit import MultiLimit
