@@ -14,7 +14,7 @@ from typing import TypeVar
 from ...engine import Decision, Hit
 from ...engine.forks import lock_for_forks
 from ...engine.hits import memoized
-from ...engine.reply import ALLOWED, RETRY_AFTERS
+from ...engine.reply import RETRY_AFTERS
 from ..events import (
     AFTERWARDS,
     OTHERS,
@@ -121,8 +121,6 @@ class Counter:
         with self._lock:
             self._sum_up()
             checks, rules, refused, begun = self._checks, self._rules, self._refused, self._begun
-            if not checks:
-                return Counts()
             self._start()
         return Counts(
             {Check(*labels): amount for labels, amount in checks.items()},
@@ -209,10 +207,9 @@ def _details_of(
 ) -> _Details:
     """The details of a decision, cached with its hits, because a subject that is refused once is often refused
     again."""
-    near: Sequence[Hit] = ()
-    result: tuple[object, ...] = (endpoint, outcome, decided_by, *map(truth, decision.reply[RETRY_AFTERS]))
-    if decision.reply[ALLOWED] and (near := hits_near_limit(decision)):
-        result += tuple([hit.key for hit in near])
+    near = hits_near_limit(decision)
+    waits = map(truth, decision.reply[RETRY_AFTERS])
+    result: tuple[object, ...] = (endpoint, outcome, decided_by, *waits, *(hit.key for hit in near))
     if outcome == "banned" and (begun := [ban for ban in decision.bans if ban.begun and not ban.hit.shadow]):
         now, first = time.time(), _new_details((endpoint, outcome, decided_by), decision, near, applied)
         first.rules = [*first.rules, *(((endpoint, ban.name, "bans"), 1) for ban in begun)]
