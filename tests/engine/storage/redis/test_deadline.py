@@ -65,7 +65,7 @@ class Busy:
 
     def __init__(self, plain: socket.socket) -> None:
         self._plain = plain
-        self.settimeout = plain.settimeout
+        self.settimeout, self.sendall = plain.settimeout, plain.sendall
 
     def recv(self, size: int) -> bytes:
         if self._plain.gettimeout():
@@ -110,19 +110,19 @@ def test_a_command_that_cannot_be_sent_times_out(deadline: Deadline, ends: Ends)
         TimedSocket(ends[0], deadline).sendall(bytes(10_000_000))
 
 
-def test_each_command_has_the_whole_timeout(deadline: Deadline, ends: Ends) -> None:
+@pytest.mark.parametrize(("kind", "late"), [(lambda plain: plain, 60), (Busy, 0)], ids=["late", "busy"])
+def test_each_command_has_the_whole_timeout(ends: Ends, kind: Callable[..., Any], late: float) -> None:
     ours, server = ends
-    timed = TimedSocket(ours, deadline)
-    expire(deadline)
-    with pytest.raises(TimeoutError):
-        timed.recv(1)
+    deadline = Deadline(60)
+    timed = TimedSocket(kind(ours), deadline)
+    deadline.start(time.monotonic() - late)
+    server.sendall(b"late")
+    assert timed.recv(9) == b"late"
 
     deadline.start()
-    with pytest.raises(TimeoutError):
-        timed.recv(1)  # waits
-    server.sendall(b"x")
+    timed.sendall(b"next")
 
-    assert timed.recv(1) == b"x"
+    assert ours.gettimeout() == 60
 
 
 @contextmanager
