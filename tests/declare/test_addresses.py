@@ -31,6 +31,7 @@ def smallest_prefix_around(networks: list[Network], address: IPv4Address | IPv6A
 
 @given(st.lists(V4 | V6, max_size=30), ADDRESSES)
 @example([ip_network("203.0.113.0/24")], ip_address("203.0.114.0"))
+@example([ip_network("::/0")], ip_address("203.0.113.7"))
 def test_lookup_finds_the_smallest_network_around_an_address(
     networks: list[Network], address: IPv4Address | IPv6Address
 ) -> None:
@@ -109,7 +110,10 @@ def in_mapped(network: Network) -> bool:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "203.0.113", "203.0.113.0/33", "010.0.0.1", "fe80::1%eth0", "::/129", f"203.0.113.0/24{' ' * 60}x", 5, None],
+    [
+        *("", "203.0.113", "203.0.113.0/33", "010.0.0.1", "fe80::1%eth0", "::/129", f"203.0.113.0/24{' ' * 60}x"),
+        *("1\0", "\ud800", 5, None),
+    ],
 )
 def test_text_that_is_not_a_network_is_an_error(text: Any) -> None:
     with pytest.raises(ConfigurationError, match="network"):
