@@ -52,13 +52,24 @@ def test_refusals_are_counted_by_decider_and_endpoint(counter: Counter, event: L
 def test_events_waiting_to_be_summed_are_bounded(counter: Counter, event: Limiting) -> None:
     """If no thread runs that sums them."""
     allowed, refused = event("a", subject="x", rules="10/hour"), [event("b"), event("b")][1]
+    assert allowed.decision is not None
     for _ in range(3 * counting.AT_ONCE):
-        count(counter, allowed)
-        count(counter, refused)
+        counter.count_admitted("a", allowed.decision, allowed.applied)
+    assert len(counter._admitted) < counting.AT_ONCE
+    for each in (allowed, refused):
+        for _ in range(3 * counting.AT_ONCE):
+            count(counter, each)
+        assert len([*counter._labels, *counter._detailed]) < counting.AT_ONCE
 
-    assert len(counter._labels) < counting.AT_ONCE
-    assert len(counter._detailed) < counting.AT_ONCE
-    assert sum(counter.take().checks.values()) == 6 * counting.AT_ONCE
+    assert sum(counter.take().checks.values()) == 9 * counting.AT_ONCE
+
+
+def test_subject_whose_costly_request_is_refused_with_much_left_is_counted(counter: Counter) -> None:
+    hits = hits_for("10/hour", scope="a", subject="ip:x", cost=11)
+    decision = Limiter(MemoryStorage()).check(hits)
+    counter.count("a", "refused", "memory", decision, [Counted(("ip", "x"), hits)])
+
+    assert counter.take().refused == {Refused("a", "ip-3600s", "ip", "x"): 1}
 
 
 def test_shadow_limit_counts_no_refused_subjects(counter: Counter, event: Limiting) -> None:
@@ -128,12 +139,14 @@ def test_names_beyond_the_maximum_are_counted_together(
     for number in range(10):
         for _ in range(2):
             count(counter, event(f"mail-{number}"))
+    count(counter, event("mail-0"))
 
     counts = counter.take()
     assert len(counts.checks) <= 5
-    assert sum(counts.checks.values()) == 20
+    assert sum(counts.checks.values()) == 21
+    assert counts.checks[Check("mail-0", "refused", "memory")] == 2
     assert counts.checks[Check(OTHERS, "refused", "memory")] > 0
-    assert sum(amount for rule, amount in counts.rules.items() if rule.did == "refuses") == 10
+    assert sum(amount for rule, amount in counts.rules.items() if rule.did == "refuses") == 11
 
 
 def test_only_the_most_refused_subjects_are_taken(counter: Counter, event: Limiting) -> None:

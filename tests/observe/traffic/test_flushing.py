@@ -8,6 +8,7 @@ from flask_multilimit.observe.traffic.counting import MOST_SENT
 from flask_multilimit.observe.traffic.counts import BUCKET_SECONDS, is_traffic
 from flask_multilimit.observe.traffic.flushing import MOST_WAITING, Outbox, as_stored
 from observe.traffic.conftest import PREFIX, Keeper, outbox_to
+from support.doubles import raising
 from support.forks import forked
 
 
@@ -40,6 +41,29 @@ def test_long_outage_loses_no_counts(outbox: Outbox, keeper: Keeper) -> None:
 
     assert len(keeper.sent) == MOST_WAITING
     assert total(keeper) == 100
+
+
+def test_outage_of_hours_in_which_a_process_starts_keeps_few_batches(
+    outbox: Outbox, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keeper.error = StorageError("away")
+    monkeypatch.setattr(keeper, "tallies", raising(keeper.error))
+    for _ in range(MOST_WAITING + 10):
+        outbox.put(some())
+        keeper.now += 60
+    keeper.error = None
+    outbox.send()
+
+    assert len(keeper.sent) == MOST_WAITING
+
+
+def test_thread_may_end_only_when_nothing_waits(outbox: Outbox, keeper: Keeper) -> None:
+    keeper.error = StorageError("away")
+    outbox.put(some())
+    assert outbox.send()
+
+    keeper.error = None
+    assert not outbox.send()
 
 
 def test_waiting_subjects_are_bounded_to_the_most_refused(outbox: Outbox) -> None:

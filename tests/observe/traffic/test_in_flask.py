@@ -109,7 +109,9 @@ def test_requests_in_an_outage_are_counted(
     shop = Shop(ON_STORAGE_ERROR=policy, WORKERS=1)
     storage.broken = True
     assert shop.ask(4, storage=storage) == statuses
-    assert shop.traffic.take().checks == counted
+    taken = shop.traffic.take()
+    assert taken.checks == counted
+    assert sum(taken.refused.values()) == statuses.count(429)
 
 
 def test_waits_are_counted(app: Flask) -> None:
