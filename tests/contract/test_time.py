@@ -2,7 +2,7 @@
 
 import pytest
 
-from flask_multilimit.engine import Hit
+from flask_multilimit.engine import Hit, hits_for
 from flask_multilimit.engine.algorithms.base import AHEAD
 from support.bench import Bench, exhaust, hits, rule
 from support.clock import SECOND, microseconds
@@ -145,6 +145,33 @@ def test_clock_step_back_forgets_only_charges_far_in_the_future(bench: Bench, *,
 
     assert bench.limiter.check(full + plan).allowed != refused
     assert bench.limiter.peek(plan).remaining == 9 - 3 - (not refused)
+
+
+@stepping_back
+def test_check_whose_cost_is_not_known_yet_forgets_charges_far_in_the_future(bench: Bench, algorithm: str) -> None:
+    """It charges nothing, as a peek, but unlike a peek it may write."""
+    plan = hits(rule(algorithm, 10, 5))
+    exhaust(bench.limiter, plan)
+    bench.clock.advance(-30)
+    assert bench.limiter.check(
+        hits_for(rule(algorithm, 10, 5), scope="api", subject="user:ada", cost=0, settle=True)
+    ).allowed
+    bench.clock.advance(30)
+
+    assert bench.limiter.peek(plan).remaining == 5
+
+
+@stepping_back
+def test_refund_after_a_small_step_back_returns_to_a_window_that_began_after_the_charge(
+    bench: Bench, algorithm: str
+) -> None:
+    plan = hits(rule(algorithm, 10, 5))
+    bench.limiter.check(plan)
+    bench.clock.now -= AHEAD
+    before = bench.limiter.peek(plan).reply
+    bench.limiter.refund(bench.limiter.check(plan))
+
+    assert bench.limiter.peek(plan).reply == before
 
 
 @stepping_back
