@@ -540,6 +540,12 @@ def on_breach(lib: Library) -> str:
     return seen + " | " + "; ".join(told[:2])
 
 
+@asked("/*2", fail_on_first_breach=False)
+def an_on_breach_beside_another_that_sends_nothing(s: Shop) -> None:
+    quiet = s.limiter.limit("1/day", on_breach=lambda limit: None)
+    s.view("/", quiet, s.limiter.limit("1/hour", on_breach=lambda limit: make_response("one", 420)), quiet)
+
+
 def an_on_breach_that_raises(lib: Library) -> str:
     seen = []
     for swallow in (False, True):
