@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from flask_multilimit import ConfigurationError
-from flask_multilimit.declare.addresses import Networks, Who, addresses_in, network_from
+from flask_multilimit.declare.addresses import Networks, Who, addresses_in, network_from, number_of
 from flask_multilimit.engine.text import quoted
 
 Network = IPv4Network | IPv6Network
@@ -37,6 +37,9 @@ def test_lookup_finds_the_smallest_network_around_an_address(
 ) -> None:
     found = Networks((network_from(str(network)), network.prefixlen) for network in networks).find(str(address))
     assert found == smallest_prefix_around(networks, address)
+    number = number_of(str(address))
+    around = [network.prefixlen for network in networks if number and network_from(str(network)).has(number)]
+    assert found == max(around, default=None)
 
 
 @given(st.lists(V4, max_size=20), BITS)
