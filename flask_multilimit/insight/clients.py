@@ -31,7 +31,7 @@ from ..engine.text import LONGEST_SUBJECT, Phrase, unquoted
 from ..observe.traffic.counts import encodable, short
 from ..plan.hits import hits_of
 from ..plan.standings import AppliedAt, about_given, require_types, standings_at, standings_given
-from ..serve.access import Listed
+from ..serve.access import AccessLists, Listed
 from ..serve.gate import AppGate
 from .limits import places_of
 from .text import subject_text
@@ -267,9 +267,8 @@ def require_limiters(
     )
 
 
-def listed_of(gate: AppGate, client: Client) -> Listed | None:
-    """The entry of an allow or deny list that decides about its requests, before any limit."""
-    lists = gate.access
+def listed_of(gate: AppGate, client: Client, lists: AccessLists | None) -> Listed | None:
+    """The entry of ``lists`` that decides about its requests, before any limit."""
     if lists is None or not client.given:
         return None
     resolve = gate.subjects.given(client.given)

@@ -101,7 +101,8 @@ def _notes(gate: AppGate, preview: Preview) -> Iterable[str]:
     if network is not None and network.version == 6 and network.prefixlen > gate.settings.ipv6_prefix:
         yield PART_OF_CLIENT
     if entry.kind != "allow" and entry.who is not None:
-        listed = listed_of(gate, client_from(gate, str(entry.who)))
+        others = [each for each in document_in_force(gate).listings if each != preview.replaces]
+        listed = listed_of(gate, client_from(gate, str(entry.who)), gate.applier.access(others))
         if listed is not None and listed.action == "allow":
             yield Phrase(ALLOWED, where=listed.where)
     if preview.entry.until is None and forgets_changes(gate):

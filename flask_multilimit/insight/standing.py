@@ -236,7 +236,7 @@ def standing(
     if endpoint is None:
         found = sorted((each for each in found if not each.lets_everyone_pass), key=_rank)
     shown, paging = paged(found, page, rows or max(len(found), 1))
-    listed = _list_standing(listed_of(gate, client)) if enabled else None
+    listed = _list_standing(listed_of(gate, client, gate.access)) if enabled else None
     refusals, in_words = _refusals(gate, memory, client, endpoint)
     elsewhere = _Elsewhere(
         () if problem or endpoint is not None or not enabled else bans_elsewhere(gate, client),

@@ -88,7 +88,7 @@ class ControlApplier:
     def take(self, document: Document) -> None:
         """Apply ``document``. Raises :class:`ConfigurationError` if some of its overrides do not fit the limits of the
         app: they are left out, and the others and the lists apply."""
-        self._in_force.access = self._access(document.listings)
+        self._in_force.access = self.access(document.listings)
         if document.overrides != self._overrides:
             overrides, unfit = fitting(document.overrides, self.plans_with)
             if any(rule.holds_slots for each in overrides for rule in each.new_rules):
@@ -128,7 +128,8 @@ class ControlApplier:
         made = self._latest = self._declared.changed(Overrides(wanted, anonymous_by_address=by_address))
         return made  # another thread may have made others since
 
-    def _access(self, listings: Sequence[Listing]) -> AccessLists | None:
+    def access(self, listings: Sequence[Listing]) -> AccessLists | None:
+        """The lists of the settings and ``listings``."""
         if not self._lists and not listings:
             return None
         resolve = listing_resolver(self.time, self._in_force.settings.deny_status)

@@ -223,7 +223,8 @@ def _id_of(in_force: Sequence[Override | Listing], what: Sequence[str], *, limit
     given = {(first, second, limiter, None if who is None else Who.parse(who))}
     with suppress(ConfigurationError):  # it may be an endpoint
         given.add((None, None, None, Who.parse(first)))
-    found = [each for each in in_force if _target_of(each) in given]
+    names = ("endpoint", "rule", "limiter", "who")
+    found = [each for each in in_force if tuple(getattr(each, name, None) for name in names) in given]
     if len(found) == 1:
         return found[0].id
     named = " ".join(part for part in (*what, limiter, who) if part)
@@ -232,10 +233,6 @@ def _id_of(in_force: Sequence[Override | Listing], what: Sequence[str], *, limit
     shown = "; ".join(f"{each.id}: {each}" for each in (found or in_force)[:MOST_NAMED])
     many = f"{len(found)} changes in force fit" if found else "no change in force fits"
     raise ConfigurationError(f"{named}: {many} that. Give the ID of one: {shown}")
-
-
-def _target_of(entry: Override | Listing) -> tuple[str | Who | None, ...]:
-    return tuple(getattr(entry, name, None) for name in ("endpoint", "rule", "limiter", "who"))
 
 
 @command("unban", short_help="Lift every ban of a client.")

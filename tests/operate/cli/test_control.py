@@ -157,6 +157,10 @@ def test_ban_deny_and_override_of_an_allowed_client_say_that_it_stays_allowed(on
     assert warns("set", "*", "--who", "203.0.113.7", "--times", "2")
     assert not warns("allow", "203.0.113.7")
     assert not warns("ban", "198.51.100.7")
+    assert not warns("ban", "203.0.113.0/24"), "it replaces the entry that allows"
+
+    on_server("allow", "203.0.113.7", "--for", "1h", "--yes")
+    assert warns("ban", "203.0.113.7"), "it replaces one of the two"
 
 
 def test_lasting_change_warns_when_server_keeps_nothing_on_disk(on_server: Command, redis_client: redis.Redis) -> None:
