@@ -34,6 +34,7 @@ REPLACES_ALL = (
     "These rules replace all rules for this client at these endpoints, also those by the hour or the month. To raise "
     "its counts and keep the rest, multiply them."
 )
+MULTIPLIES_ALL = "This multiplies all counts of this client at these endpoints, also those by the hour or the month."
 ALLOWED = "The client stays allowed: {where} comes first."
 MOST_SENTENCES = 50
 """The most sentences about one change."""
@@ -95,8 +96,8 @@ def _notes(gate: AppGate, preview: Preview) -> Iterable[str]:
     entry = preview.entry
     if entry in document_in_force(gate).entries:  # to undo it needs no advice
         return
-    if (own := _of_client(entry)) is not None and own.rules:
-        yield REPLACES_ALL
+    if (own := _of_client(entry)) is not None:
+        yield REPLACES_ALL if own.rules else MULTIPLIES_ALL
     network = entry.who.network if isinstance(entry, Listing) and entry.kind != "allow" else None
     if network is not None and network.version == 6 and network.prefixlen > gate.settings.ipv6_prefix:
         yield PART_OF_CLIENT

@@ -89,7 +89,7 @@ class PlannedLimiter:
             changed = "".join(f" ({each})" for each in self.by_name)
             texts.append(f"{declared.shown_name}: rules by request{changed}{shadow}")
         if self.special is not None:
-            texts += [f"{declared.type_name}: {each}" for each in self.special.entries]
+            texts += [f"{declared.shown_name} of {each}" for each in self.special.entries]
         return texts
 
     @property

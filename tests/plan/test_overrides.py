@@ -265,6 +265,17 @@ def test_preview_shows_overrides_of_dynamic_rules(app: Flask) -> None:
     assert after == ("tier: rules by request (limiter tier at show: 2 times the count)",)
 
 
+def test_preview_of_a_change_for_one_subject_names_each_limiter_that_counts_it(app: Flask) -> None:
+    MultiLimit(app)
+    limited = rate_limiter(type=IP, rules="5/minute", name="calls")(view())
+    app.add_url_rule("/", "show", rate_limiter(type=IP, rules="20/hour", name="units")(limited))
+
+    _, after = lines_before_and_after(app, who="203.0.113.7", times=2)
+
+    own = [line for line in after if "203.0.113.7" in line]
+    assert sorted(line.split()[0] for line in own) == ["calls", "units"]
+
+
 class GrowsWhileRead(dict[Any, Any]):
     """A dict to which another thread adds a key whenever this one reads an item."""
 

@@ -143,14 +143,16 @@ def test_preview_does_not_know_what_another_algorithm_would_have_refused(app: Fl
     assert "At most that many more would have passed." not in page
 
 
-def test_preview_of_rules_for_one_client_says_that_they_replace_all_of_its_rules(ada: FlaskClient) -> None:
+def test_preview_of_rules_or_times_for_one_client_says_that_they_concern_all_of_its_rules(ada: FlaskClient) -> None:
     own = {"endpoint": "*", "part": "who", "who": "user:ann", "for": "1h", "reason": "r"}
 
     replaced = ada.get(CHANGE, query_string={**own, "what": "rules", "rules": "200/minute"}).text
     multiplied = ada.get(CHANGE, query_string={**own, "what": "times", "times": "2"}).text
 
     assert impact.REPLACES_ALL in replaced
+    assert impact.MULTIPLIES_ALL not in replaced
     assert impact.REPLACES_ALL not in multiplied
+    assert impact.MULTIPLIES_ALL in multiplied
     assert "In the last hour" not in replaced
     query = {**own, "what": "rules", "rules": "200/minute"}
     assert ada.get(f"{ROOT}api/change", query_string=query).get_json()["impact"]["evidence"] == []
