@@ -96,7 +96,7 @@ log_options: Callable[[C], C] = gathered(
     ),
     click.option("--regex", metavar="PATTERN", help="The format as a regular expression with named groups."),
     click.option(
-        "--timezone", "zone", callback=_zone, metavar="NAME", help="The time zone of times without an offset."
+        "--timezone", "zone", callback=_zone, metavar="NAME", help="The zone of times without an offset; default: UTC."
     ),
     click.option("--since", metavar="TIME", help="Only requests at this time or later."),
     click.option("--until", metavar="TIME", help="Only requests before this time."),
