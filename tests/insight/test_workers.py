@@ -13,6 +13,7 @@ from flask import Flask
 from control.conftest import Shop, on_server, shop_on
 from control.test_watch import GUNICORN, path_with, served
 from flask_multilimit import MultiLimit
+from flask_multilimit.control import watch
 from flask_multilimit.control.store import StoreInStorage
 from flask_multilimit.insight.doctor import examine
 from flask_multilimit.insight.health import known_worker_count, workers
@@ -28,7 +29,8 @@ def line(shop: Shop | Flask) -> str:
     return str(workers(gate_of(shop if isinstance(shop, Flask) else shop.app)))
 
 
-def test_worker_is_listed_with_its_version_after_serving(on_server: str) -> None:
+def test_worker_is_listed_with_its_version_after_serving(on_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "ANNOUNCE_SECONDS", 3600)  # but it announces a change at once
     shop = shop_on(on_server)
     assert workers(gate_of(shop.app)) is None
 

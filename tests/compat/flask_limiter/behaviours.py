@@ -498,6 +498,14 @@ def deduct_when(lib: Library) -> str:
     return left + " | " + s.codes("/?status=401*2 /?status=200")
 
 
+@asked("/*3", _fields("X-RateLimit-Remaining"), headers_enabled=True)
+def header_fields_after_a_refund_of_a_limit_that_the_view_has_read(s: Shop) -> None:
+    @s.app.get("/")
+    @s.limiter.limit("2/minute", deduct_when=lambda response: False)
+    def view() -> str:
+        return str(s.limiter.current_limit.limit if s.limiter.current_limit.remaining else "")
+
+
 @asked("/?status=404 /?status=200 /?status=404 /?status=400 /?status=404")
 def deduct_when_of_limits_with_one_quota(s: Shop) -> None:
     good = s.limiter.limit("2/minute", deduct_when=lambda response: response.status_code == 200)
