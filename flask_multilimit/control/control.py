@@ -428,7 +428,7 @@ def _entry_with_id(document: Document, id_: str) -> Override | Listing:
         if each.id == id_:
             return each
     known = ", ".join(each.id for each in document.entries[:20]) or "there are none"
-    raise ConfigurationError(f"no entry has the id {brief(id_)}; those in force: {known}")
+    raise ConfigurationError(f"no entry has the id {brief(id_)}, or it was replaced or undone; those in force: {known}")
 
 
 def _refuses(entry: Override | Listing) -> bool:
