@@ -315,10 +315,11 @@ def query_lists() -> Entries:
 def lists_page(*, problem: str = "", status: int = 200) -> Response:
     gate, done = gate_in_force(), request.args.get("done", "")
     just_made = entries(gate, q=done).entries if done else ()
-    found, held = query_lists(), list[bans.BanInForce]()
+    found, held, is_held_known = query_lists(), list[bans.BanInForce](), True
     try:
         held = [each for each in bans.bans(gate) if not each.id and found.q.lower() in _text_of(each).lower()]
     except (StorageError, ConfigurationError) as error:
+        is_held_known = False
         problem = problem or ("" if found.problem else with_remedy(error))  # the page shows one of the entries anyway
     shown, paging_of_held = paged(held, in_query(held=1)["held"])
     return render(
@@ -330,6 +331,7 @@ def lists_page(*, problem: str = "", status: int = 200) -> Response:
         undone=read_notice("undone"),
         shared=gate.applier.control.shared,
         held=shown,
+        is_held_known=is_held_known,
         paging_of_held=paging_of_held,
         **fields_of(found),
     )

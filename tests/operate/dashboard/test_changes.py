@@ -564,7 +564,7 @@ def test_pages_show_begin_and_effect_of_an_outage(server_binaries: dict[str, Bin
     found = ada.get(ROOT + page)
 
     assert found.status_code == 200
-    assert "The storage fails." in found.text
+    assert "The storage fails:" in found.text
     assert (
         "unless a limiter says otherwise, each worker admits 1/3 of a limit; one below 3 admits nobody." in found.text
     )
@@ -572,6 +572,7 @@ def test_pages_show_begin_and_effect_of_an_outage(server_binaries: dict[str, Bin
     assert ("Numbers are from" in found.text) == (page in {"", "lists"})
     assert 'class="verdict done"' not in found.text
     assert "all limits are as declared" not in found.text
+    assert ("Bans that limits started</h2><p>Not known." in found.text) == (page == "lists")
 
 
 @pytest.mark.parametrize("page", ["", "limits", "lists", "history", "subject?who=203.0.113.7", "change"])
@@ -585,7 +586,7 @@ def test_pages_show_why_the_server_of_local_storage_cannot_start(tmp_path: Path,
     found = browser_of("ada", app).get(ROOT + page)
 
     assert found.status_code == 200
-    assert "The storage fails." in found.text
+    assert "The storage fails:" in found.text
 
 
 def test_failed_change_shows_the_error_of_the_storage() -> None:
