@@ -168,10 +168,10 @@ def test_refund_after_a_small_step_back_returns_to_a_window_that_began_after_the
     plan = hits(rule(algorithm, 10, 5))
     bench.limiter.check(plan)
     bench.clock.now -= AHEAD
-    before = bench.limiter.peek(plan).reply
+    before = bench.limiter.peek(plan).remaining
     bench.limiter.refund(bench.limiter.check(plan))
 
-    assert bench.limiter.peek(plan).reply == before
+    assert bench.limiter.peek(plan).remaining == before
 
 
 @stepping_back
