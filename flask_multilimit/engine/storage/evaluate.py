@@ -36,11 +36,18 @@ def decide(
 
     The arguments are those of :meth:`.Storage.check`; ``charging=False`` makes it a :meth:`.Storage.peek`.
     """
-    new = PEEK_ID if not charging else new_id() if check_id is None else check_id.bytes
-    repeated = charging and check_id is not None and _is_charged(hits, states, now, new)
-    reply = evaluate_and_charge(hits, states, now, new, charging=charging and not repeated)
-    # Its own charge must not refuse it.
-    return decision_of(new, hits, as_allowed(reply) if repeated else reply, decided_by)
+    if not charging:
+        new = PEEK_ID
+        reply = evaluate_and_charge(hits, states, now, new, charging=False)
+    elif check_id is None:
+        new = new_id()
+        reply = evaluate_and_charge(hits, states, now, new, charging=True)
+    else:
+        new = check_id.bytes
+        repeated = _is_charged(hits, states, now, new)
+        reply = evaluate_and_charge(hits, states, now, new, charging=not repeated)
+        reply = as_allowed(reply) if repeated else reply  # its own charge must not refuse it
+    return decision_of(new, hits, reply, decided_by)
 
 
 def settle(states: States, check_id: UUID, charges: Iterable[Charge], now: int) -> None:
