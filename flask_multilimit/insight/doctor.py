@@ -151,10 +151,14 @@ def _hidden(gate: AppGate, endpoints: list[Place]) -> Iterator[Finding]:
     found = {each.name: limited_inside_view(views[each.name]) for each in endpoints if each.name in views}
     holding = [f"{name} ({', '.join(inside)})" for name, inside in found.items() if inside]
     if holding:
-        text = f"Views that contain a limited function: {_list_text(holding)}. Its limits count under its own name, "
-        text += "not under that of the endpoint."
-        remedy = "If the function is the view itself, a decorator above its limiter hides it: add functools.wraps to "
-        remedy += "that decorator, or put the limiter above it. If it is a service, nothing is wrong."
+        text = (
+            f"Views that contain a limited function: {_list_text(holding)}. Its limits count under its own name, "
+            "not under that of the endpoint."
+        )
+        remedy = (
+            "If the function is the view itself, a decorator above its limiter hides it: add functools.wraps to "
+            "that decorator, or put the limiter above it. If it is a service, nothing is wrong."
+        )
         yield Finding("hidden", "hint", text, remedy)
 
 
@@ -210,8 +214,10 @@ def _addresses(gate: AppGate) -> Iterator[Finding]:
         return
     uses = " and ".join(filter(None, (counted, listed)))
     what = "ProxyFix has x_for=0" if fix is not None else f"There are {uses}, but no ProxyFix"
-    remedy = "Behind a proxy: app.wsgi_app = ProxyFix(app.wsgi_app, x_for=1), with the number of proxies; see the "
-    remedy += 'page "Know the client behind a proxy". Without a proxy, there is nothing to do.'
+    remedy = (
+        "Behind a proxy: app.wsgi_app = ProxyFix(app.wsgi_app, x_for=1), with the number of proxies; see the "
+        'page "Know the client behind a proxy". Without a proxy, there is nothing to do.'
+    )
     hints = [f"{name} ({platform})" for name, platform in PROXY_HINTS.items() if os.environ.get(name)]
     if hints or fix is not None:
         seen = f" {', '.join(hints)} is set, so there is likely a proxy." if hints else ""
@@ -247,12 +253,16 @@ def _users(gate: AppGate) -> Iterator[Finding]:
     types = {each.type for each in counted}
     if ANONYMOUS in types and LimitType.USER.value not in types:
         text = "User limits have counted requests, but none by a known user."
-        remedy = "If users were logged in: identify them in a before_request function or in the user_loader, or put "
-        remedy += '@rate_limiter below the decorator that identifies them; see the page "Limit users".'
+        remedy = (
+            "If users were logged in: identify them in a before_request function or in the user_loader, or put "
+            '@rate_limiter below the decorator that identifies them; see the page "Limit users".'
+        )
         yield Finding("users", "warning", text, remedy)
     elif Subject(LimitType.USER.value, "None") in counted:
-        text = 'User limits have counted a user "None". If no user has this id, it is the text of None, and all '
-        text += "clients without a login share one quota."
+        text = (
+            'User limits have counted a user "None". If no user has this id, it is the text of None, and all '
+            "clients without a login share one quota."
+        )
         yield Finding("users", "warning", text, "Let the user_loader return None itself.")
     else:
         nobody = "by address" if gate.settings.anonymous_user == "ip" else "together, in one quota"
@@ -312,8 +322,10 @@ def _examine_control(gate: AppGate) -> Iterator[Finding]:
             text = f"{each} ({each.id}) is left out, as it does not fit the limits of this app: {why}."
             yield Finding("control", "wrong", text, f"{_UNLESS_NEEDED} {each.id}")
         if each.id in idle:
-            text = f"{each} ({each.id}) applies to no endpoint of this app: its endpoint or rule is gone, or a "
-            text += "function or a check inside a view has it."
+            text = (
+                f"{each} ({each.id}) applies to no endpoint of this app: its endpoint or rule is gone, or a "
+                "function or a check inside a view has it."
+            )
             yield Finding("control", "warning", text, f"{_UNLESS_NEEDED} {each.id}")
     found = workers(gate)
     if found is not None:
