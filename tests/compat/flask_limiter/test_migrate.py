@@ -370,7 +370,7 @@ def test_printed_declarations_of_the_guide_example_run() -> None:
     assert_printed_declarations_run(namespace["app"])
 
 
-def test_what_is_printed_keeps_static_files_free() -> None:
+def test_printed_settings_limit_no_static_files() -> None:
     def app() -> Flask:
         made = Flask(__name__)
         made.register_blueprint(Blueprint("theme", __name__, static_folder=".", static_url_path="/theme"))
