@@ -104,12 +104,20 @@ class OncePerProcess:
         self.done = self._runs = False
 
 
-_one_at_a_time = Lock()
 _outer: weakref.WeakSet[Locked] = weakref.WeakSet()
 _inner: weakref.WeakSet[Locked] = weakref.WeakSet()
 _notified: weakref.WeakSet[Copied] = weakref.WeakSet()
-_process = os.getpid()
-_noticing = Lock()
+
+
+class _Process:
+    def __init__(self) -> None:
+        self.id = os.getpid()
+        """The process that is ready for work: it differs from this one in a child that has not noticed its fork."""
+        self.noticing = Lock()
+        self.forking = Lock()
+
+
+_process = _Process()
 
 
 def lock_for_forks(one: Locked, *, inner: bool = False) -> None:
@@ -127,10 +135,10 @@ def notify_child(one: Copied) -> None:
 def notice_fork() -> None:
     """In a child of a fork of which Python was not informed, do now what is done after a fork. Call this before a
     process does its first work."""
-    if os.getpid() == _process:  # without the lock, which a fork could copy while it is held
+    if os.getpid() == _process.id:  # without the lock, which a fork could copy while it is held
         return
-    with _noticing:
-        if os.getpid() != _process:
+    with _process.noticing:
+        if os.getpid() != _process.id:
             _after_in_child()
 
 
@@ -176,7 +184,7 @@ def _before() -> None:
     if _this_thread.runs_program:
         return
     held = _this_thread.held
-    held.extend(filter(_acquire, [_one_at_a_time]))
+    held.extend(filter(_acquire, [_process.forking]))
     locks = [one._lock for one in _locked()]
     held.extend(filter(_acquire, [lock() if isinstance(lock, LateLock) else lock for lock in locks]))
 
@@ -187,14 +195,16 @@ def _after_in_parent() -> None:
 
 
 def _after_in_child() -> None:
-    global _one_at_a_time, _process
     if _this_thread.runs_program:
         return
-    _one_at_a_time, _process = Lock(), os.getpid()
+    _process.forking = Lock()
     _this_thread.held.clear()
-    with ExitStack() as callbacks:  # calls all of them, even if one raises
-        for one in _locked() + listed(_notified):
-            callbacks.callback(one._after_fork_in_child)
+    try:
+        with ExitStack() as callbacks:  # calls all of them, even if one raises
+            for one in _locked() + listed(_notified):
+                callbacks.callback(one._after_fork_in_child)
+    finally:
+        _process.id = os.getpid()  # last: until then, other threads wait in notice_fork()
 
 
 if hasattr(os, "register_at_fork"):

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from engine.storage.layers.guard.workers import SECONDS, Workers, exit_code_of_child
-from flask_multilimit.engine import Limiter, MemoryStorage
-from flask_multilimit.engine.forks import LateLock, OncePerProcess, notify_child
+from flask_multilimit.engine import Limiter, MemoryStorage, forks
+from flask_multilimit.engine.forks import LateLock, OncePerProcess, notice_fork, notify_child
 from flask_multilimit.engine.storage.local.server import LocalServer
 from support.bench import hits
 
@@ -127,6 +127,35 @@ def test_every_object_is_notified_of_a_fork_even_if_others_fail() -> None:
         assert exit_code_of_child(look) == 0
     finally:
         sys.unraisablehook = hook
+
+
+class NotifiedSlowly:
+    """An object that is busy for a while after it was notified, once `slow` is set."""
+
+    def __init__(self) -> None:
+        self.slow, self.ready = False, False
+        self.begun = threading.Event()
+        notify_child(self)
+
+    def _after_fork_in_child(self) -> None:
+        if self.slow:
+            self.begun.set()
+            time.sleep(0.2)
+            self.ready = True
+
+
+def test_no_thread_begins_to_work_while_another_still_prepares_the_child() -> None:
+    one = NotifiedSlowly()
+
+    def act() -> None:
+        one.slow = True
+        forks._process.id = os.getppid()  # as in a child of a fork of which Python was not informed
+        threading.Thread(target=notice_fork).start()
+        assert one.begun.wait(SECONDS)
+        notice_fork()
+        assert one.ready
+
+    assert exit_code_of_child(act) == 0
 
 
 @pytest.mark.parametrize(
