@@ -174,7 +174,8 @@ class Limiter:
 
     def _wait(self, decision: Decision, hits: tuple[Hit, ...], timeout: float) -> Decision:
         """:meth:`wait`, with the ``hits`` of the first check before overrides, which may be others at the next one."""
-        _check_timeout(timeout)
+        holds = is_number(timeout) and (timeout <= LONGEST or timeout == inf)
+        require(holds, "timeout", timeout, "seconds; math.inf waits as long as it takes")
         deadline = self._monotonic() + timeout
         pauses = _pauses()
         while not decision.allowed:
@@ -231,8 +232,11 @@ class Limiter:
             for hit, until, _ in decision.charges
             if hit.key in units and not (units[hit.key] and hit.rule.holds_slots)
         ]
-        for charge in charges:
-            _check_lease(charge)
+        for hit, _, real in charges:
+            if hit.rule.lease is not None and real not in {0, hit.cost}:
+                raise ConfigurationError(
+                    f"{hit.rule} has a lease, whose units were charged in advance: leave out lease to settle at {real}"
+                )
         if interrupts():  # a generator that was dropped: this thread may hold a lock that this needs
             KEEPER.call_soon(partial(self._settle_charges, decision, charges))
             return decision.after_settlement({charge.hit.key: charge.units for charge in charges})
@@ -305,19 +309,6 @@ class Limiter:
 
 def _key_of(hit: Hit | str) -> str:
     return hit if isinstance(hit, str) else checked_hits((hit,))[0].key
-
-
-def _check_lease(charge: Charge) -> None:
-    if charge.hit.rule.lease is not None and charge.units not in {0, charge.hit.cost}:
-        raise ConfigurationError(
-            f"{charge.hit.rule} has a lease, whose units were charged in advance: leave out lease to settle at "
-            f"{charge.units}"
-        )
-
-
-def _check_timeout(timeout: object) -> None:
-    holds = is_number(timeout) and (timeout <= LONGEST or timeout == inf)
-    require(holds, "timeout", timeout, "seconds; math.inf waits as long as it takes")
 
 
 class _Block:

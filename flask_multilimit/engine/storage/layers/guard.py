@@ -61,7 +61,7 @@ class GuardedStorage:
         report = Report(logger, on_change, on_error)
         self._outage = Outage(storage, report, workers=workers, memory_keys=memory_keys, clock=clock, logger=logger)
         self._breaker = self._outage.breaker
-        self._remember = self._outage.fallback.remember
+        self._keep_answer = self._outage.fallback.remember
 
     def check(self, hits: tuple[Hit, ...], check_id: UUID | None = None) -> Decision:
         state = self._breaker.state
@@ -78,7 +78,9 @@ class GuardedStorage:
             decision = self.wrapped.check(hits, check_id)
         except StorageError as error:
             return self._ask_again(hits, check_id, error, failures, start)
-        self._remember(decision)
+        if failures != self._breaker.failures:
+            return self._remember(decision)
+        self._keep_answer(decision)  # in less time
         return decision
 
     def _ask_again(
@@ -91,8 +93,14 @@ class GuardedStorage:
                 decision = self._breaker.ask_again(error, failures, start, self.wrapped.check, hits, check_id)
         except StorageError as last:
             return self._after_failure(hits, check_id or last.check_id, last, failures)
-        self._remember(decision)
-        return decision
+        return self._remember(decision)
+
+    def _remember(self, answer: Decision) -> Decision:
+        """Keep an ``answer``. If it comes in an outage, earlier answers do not show what it has charged."""
+        if self._breaker.state is not State.CLOSED:
+            self._outage.record_overtaken(answer)
+        self._keep_answer(answer)
+        return answer
 
     def peek(self, hits: tuple[Hit, ...]) -> Decision:
         state = self._breaker.state
@@ -109,8 +117,7 @@ class GuardedStorage:
         except StorageError as error:
             self._outage.record_failure(hits, error, failures)
             return self._decide(hits, PEEK_ID, error, charging=False)
-        self._remember(decision)
-        return decision
+        return self._remember(decision)
 
     def check_many(self, many: Sequence[tuple[Hit, ...]], ids: Sequence[UUID] | None = None) -> list[Decision]:
         if self._breaker.state is not State.CLOSED:
@@ -121,9 +128,7 @@ class GuardedStorage:
         except StorageError as error:
             decide = partial(self._ask_again, error=error, failures=failures, start=start)
             return self._each(decide, many, ids or error.check_ids or [uuid4() for _ in many])
-        for decision in decisions:
-            self._remember(decision)
-        return decisions
+        return list(map(self._remember, decisions))
 
     def settle(self, check_id: UUID, charges: Sequence[Charge]) -> None:
         """While the storage is down, settlements of charges that it has made are kept for later; so is the first that
@@ -220,7 +225,7 @@ class GuardedStorage:
             self._outage.confirm(on_shares, answer)
         if answer is None:  # decided here only now, because the share would count it twice
             return self._after_failure(hits, check_id, failure, failures)
-        self._remember(answer)
+        self._keep_answer(answer)
         return answer
 
     def _decide(

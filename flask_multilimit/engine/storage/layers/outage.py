@@ -358,6 +358,11 @@ class Outage:
         with self._lock:
             self.fallback.record_excess(charges)
 
+    def record_overtaken(self, answer: Decision) -> None:
+        """Record what the storage has charged by an ``answer`` that came after an outage had begun."""
+        hits = [charge.hit for charge in answer.charges if not charge.hit.rule.holds_slots]
+        self.record_excess([Charge(replace(hit, cost=0), 0, hit.cost) for hit in hits])
+
     def release(self, slots: Sequence[Slot]) -> Sequence[Slot]:
         """Release slots that were taken here, and keep the release of others for later while the storage is down.
         Return the slots that the caller must release in the storage."""

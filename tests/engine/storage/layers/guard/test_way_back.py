@@ -887,33 +887,49 @@ def test_client_that_is_new_after_an_outage_has_its_whole_limit(make: Callable[.
 
 
 @contextlib.contextmanager
-def check_that_fails_late(workers: Workers, plan: tuple[Hit, ...], *, charged: bool) -> Iterator[None]:
-    """Another thread asks the storage before the block, and gets an error after it."""
-    storage, asked, fails, ask = workers.storage, threading.Event(), threading.Event(), workers.storage.check
+def check_that_is_late(workers: Workers, plan: tuple[Hit, ...], *, charged: bool, fails: bool = True) -> Iterator[None]:
+    """Another thread asks the storage before the block, and gets the answer, or an error, after it."""
+    storage, asked, ends, ask = workers.storage, threading.Event(), threading.Event(), workers.storage.check
 
-    def fail_late(hits: tuple[Hit, ...], check_id: UUID | None = None) -> Decision:
+    def answer_late(hits: tuple[Hit, ...], check_id: UUID | None = None) -> Decision:
         storage.check = ask  # type: ignore[method-assign]
-        error = StorageError("it took too long", check_id=ask(hits, check_id).id if charged else None)
+        answer = ask(hits, check_id) if charged else None
         asked.set()
-        assert fails.wait(PATIENCE)
-        raise error
+        assert ends.wait(PATIENCE)
+        if answer is None or fails:
+            raise StorageError("it took too long", check_id=None if answer is None else answer.id)
+        return answer
 
     def check() -> None:
         with contextlib.suppress(StorageDenied):
             workers.limiter.check(plan)
 
-    storage.check = fail_late  # type: ignore[method-assign]
+    storage.check = answer_late  # type: ignore[method-assign]
     with ThreadPoolExecutor(1) as pool:
         late = pool.submit(check)
         assert asked.wait(PATIENCE)
         yield
-        fails.set()
+        ends.set()
     late.result()
+
+
+@pytest.mark.parametrize("algorithm", sorted(RATES))
+def test_check_that_the_storage_answers_after_an_outage_has_begun_counts_in_it(
+    workers: Workers, algorithm: str
+) -> None:
+    plan = hits(rule(algorithm, 3600, 4))
+    with check_that_is_late(workers, plan, charged=True, fails=False):
+        workers.break_down()
+        assert workers.admitted(plan, 1) == [1]
+
+    assert workers.admitted(plan) == [2]
+    workers.mend()
+    assert workers.storage.peek(plan).remaining == 0
 
 
 def test_late_failure_after_an_outage_is_charged_and_begins_no_new_outage(workers: Workers) -> None:
     limiter, storage, plan = workers.limiter, workers.storage, hits("10/minute")
-    with check_that_fails_late(workers, plan, charged=False):
+    with check_that_is_late(workers, plan, charged=False):
         workers.break_down()
         assert limiter.check(plan).decided_by == "local"
         workers.mend()
@@ -1028,7 +1044,7 @@ def test_check_whose_reply_was_lost_holds_no_slot_when_refused_locally(make: Cal
 
 def test_late_failure_after_an_outage_holds_no_slot(make: Callable[..., Workers]) -> None:
     workers, plan = make(on_error="deny"), hits("1 at once")
-    with check_that_fails_late(workers, plan, charged=True):
+    with check_that_is_late(workers, plan, charged=True):
         workers.break_down()
         with pytest.raises(StorageDenied):
             workers.limiter.check(plan)
