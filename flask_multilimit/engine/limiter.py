@@ -6,7 +6,7 @@ import random
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from math import inf, isfinite
 from typing import Any, cast
@@ -64,7 +64,7 @@ class Limiter:
         self.layers: Layers | None = layers
         """The options of the layers that this limiter adds to its storage; ``None``: it adds none."""
         self._storage = innermost if layers is None else layers.around(innermost)
-        self._may_add_leases = layers is not None and innermost.shared
+        self._to_add = [with_leases] if layers is not None and innermost.shared else []
         self._sleep = sleep
         self._monotonic = monotonic
         self._settled = _Settlements()
@@ -129,7 +129,7 @@ class Limiter:
             if changed is None:
                 return decide_unlimited(hits)
             hits = changed
-        if self._may_add_leases and hits.leased:
+        if self._to_add and hits.leased:
             self._add_leases()
         return self._storage.check(hits, check_id)
 
@@ -145,7 +145,7 @@ class Limiter:
         checks = [hits if isinstance(hits, Hits) else Hits(hits) for hits in many]
         revised = [self.with_overrides(hits) for hits in checks]
         limited = [hits for hits in revised if hits is not None]
-        if self._may_add_leases and any(hits.leased for hits in limited):
+        if self._to_add and any(hits.leased for hits in limited):
             self._add_leases()
         decisions = iter(self._storage.check_many(limited) if limited else ())
         return [
@@ -154,8 +154,8 @@ class Limiter:
         ]
 
     def _add_leases(self) -> None:
-        self._may_add_leases = False
-        self._storage = with_leases(self._storage)
+        with suppress(IndexError):  # another thread adds them
+            self._storage = self._to_add.pop()(self._storage)
 
     def acquire(self, hits: Iterable[Hit], *, timeout: float) -> Decision:
         """:meth:`check`, and if refused sleep until it can pass, at most ``timeout`` seconds in all.

@@ -5,8 +5,20 @@ from uuid import UUID
 
 import pytest
 
-from flask_multilimit.engine import Decision, DenyCache, Hit, LeasingStorage, MemoryStorage, Rule, hits_for
-from flask_multilimit.engine.storage import with_leases
+from flask_multilimit.engine import (
+    Decision,
+    DenyCache,
+    GuardedStorage,
+    Hit,
+    Layers,
+    LeasingStorage,
+    Limiter,
+    MemoryStorage,
+    Rule,
+    hits_for,
+)
+from flask_multilimit.engine.storage import layers, layers_of, with_leases
+from flask_multilimit.engine.storage.base import monotonic_microseconds
 from support.clock import Clock
 
 LEASED = hits_for(Rule(60, 8, lease=8), scope="leased")
@@ -66,3 +78,20 @@ def test_leased_units_that_another_thread_returns_are_not_refused(apps: int) -> 
 
     assert answers == [False]
     assert storage.check(leased).allowed
+
+
+def test_threads_whose_first_checks_have_a_lease_add_one_layer_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With leases of leases, a unit could be spent after it has left the window in the storage."""
+    limiter = Limiter(Shared(), layers=Layers())
+    others = [limiter._add_leases]  # another thread, which has looked just before this one adds the layer
+
+    def meanwhile(_: object) -> Callable[[], int]:
+        while others:
+            others.pop()()
+        return monotonic_microseconds
+
+    monkeypatch.setattr(layers, "_clock_of", meanwhile)
+    limiter.check(LEASED)
+
+    kinds = [type(layer) for layer in layers_of(limiter.outermost)]
+    assert kinds == [DenyCache, LeasingStorage, GuardedStorage, Shared]
