@@ -197,8 +197,8 @@ class AppGate(AppState):
     def _begin_request(self) -> Record | None:
         """Look up the plan of the current request, and turn away denied addresses."""
         if not self.startup.finished:
-            self.startup.run()
             self._surround_dispatch()
+            self.startup.run()  # last: other threads no longer come here then
         if not self.settings.enabled:
             return None
         request = current_request()

@@ -21,6 +21,7 @@ from flask_multilimit import (
     rate_limiter,
 )
 from flask_multilimit.engine import StorageError, hits_for
+from flask_multilimit.serve.gate import gate_of
 from support.asking import ask, statuses, view
 from support.clock import Clock
 from support.doubles import RecordingStorage, raising
@@ -90,6 +91,25 @@ def test_shared_limits_are_charged_when_another_extension_replaces_the_dispatch(
     app = limited(decorator)
     app.dispatch_request = functools.partial(Flask.dispatch_request, app)  # type: ignore[method-assign]
     assert [status == 429 for status in statuses(app, *"////")] == [False, False, False, True]
+
+
+def test_shared_limits_are_charged_by_requests_beside_the_first_when_another_extension_replaces_the_dispatch(
+    limited: Callable[..., Flask], storage: RecordingStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = limited(login_required)
+    app.dispatch_request = functools.partial(Flask.dispatch_request, app)  # type: ignore[method-assign]
+    gate, answered = gate_of(app), list[int]()
+    surround = gate._surround_dispatch
+
+    def meanwhile() -> None:
+        if gate.startup.finished:  # requests of other threads pass
+            answered.append(ask(app).status_code)
+        surround()
+
+    monkeypatch.setattr(gate, "_surround_dispatch", meanwhile)
+    answered.append(ask(app).status_code)
+
+    assert storage.windows == [SHARED] * len(answered)
 
 
 def test_shared_limits_are_charged_when_the_dispatch_was_no_method_before(
