@@ -198,8 +198,7 @@ class InForce:
         """The answer of the fallback limits, in the memory of this process, once per request."""
         limits = [each for each in chain(*self.settings.in_memory_fallback) if each not in progress.counted]
         progress.counted |= frozenset(limits)
-        fallback = Place(place.destination, place.version)
-        question = self._question_with(fallback, limits)
+        question = self._question_with(Place(place.destination), limits)
         if question.hits is None:
             return None
         return Answer(question, memory.check(question.hits), time.time(), question.limits, memory.refund)

@@ -123,8 +123,6 @@ class Place:
     that apply there, as far as they are known before the request."""
 
     destination: Destination
-    version: int
-    """The version of the registry when this was made."""
     always: tuple[Limit, ...] = ()
     own: tuple[Limit, ...] = ()
     around: tuple[Limit, ...] = ()
@@ -194,7 +192,7 @@ class Places:
         self._app = app
         self._registry = registry
         self._settings = settings
-        self._known: dict[tuple[str, str | None, str, str | None], Place] = {}
+        self._known: dict[tuple[str, str | None, str, str | None], tuple[int, Place]] = {}
 
     def endpoint(self, request: Request) -> str:
         """The name of the endpoint of the current request."""
@@ -204,16 +202,17 @@ class Places:
     def of(self, request: Request, name: str | None = None) -> Place:
         """The place where the decorated function ``name`` is called; without a name, that before the view."""
         where = (self.endpoint(request), request.endpoint, request.method, name)
-        known = self._known.get(where)
-        if known is None or known.version != self._registry.version:
+        version, place = self._known.get(where, (0, None))
+        if place is None or version != self._registry.version:
             at = Destination(where[0], request.blueprint or "", request.method)
             if name is not None and self._is_inside(at, name):  # before the limits are looked up: they depend on it
                 self._registry.learn(at.endpoint, name)
-            known = self.before_view(at) if name is None else self.at_function(at, name)
+            version = self._registry.version  # first: another thread may add limits meanwhile
+            place = self.before_view(at) if name is None else self.at_function(at, name)
             if len(self._known) >= MOST_REMEMBERED:  # clients may invent methods, and request_identifier names
                 self._known.clear()
-            self._known[where] = known
-        return known
+            self._known[where] = version, place
+        return place
 
     def of_with(self, request: Request, location: str, limit: Limit) -> Place:
         """The place of a ``with`` statement, whose limit may differ each time."""
@@ -264,7 +263,7 @@ class Places:
         hinted = tuple(each for name in called for each in registry.limits_of(name))
         spared = bool(self.exemption(at) & ExemptionScope.META)
         default, metas = settings.default_limits, settings.meta_limits
-        return Place(at, registry.version, default=default, hinted=hinted, meta_limits=metas, spared=spared, **more)
+        return Place(at, default=default, hinted=hinted, meta_limits=metas, spared=spared, **more)
 
     def exemption(self, at: Destination) -> ExemptionScope:
         """The exemptions of the view, of its blueprint, and of the blueprints above that exempt their descendants."""

@@ -16,6 +16,7 @@ from werkzeug.test import EnvironBuilder
 
 from flask_multilimit import Decision, MultiLimit, current_decision, rate_limiter, testing
 from flask_multilimit.compat.flask_limiter import ExemptionScope, Limiter, RateLimitExceeded, get_remote_address
+from flask_multilimit.compat.flask_limiter.places import Places
 from flask_multilimit.control import NeedsForce
 from flask_multilimit.dashboard import Dashboard
 from flask_multilimit.signals import Event, limit_event, limits_checked, request_rejected, subject_banned
@@ -194,6 +195,24 @@ def test_request_passes_while_another_calls_a_limited_function_for_the_first_tim
     assert codes(app, 1) == [200]
     monkeypatch.setattr(registry, "limits_of", meanwhile)
     assert codes(app, 3) == [200, 200, 200]
+
+
+def test_limit_of_a_function_replaces_default_ones_although_two_requests_called_it_first_at_once(
+    app: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limiter = Limiter(get_remote_address, app=app, default_limits=["2/minute"])
+    send = limiter.limit("9/minute")(named("send"))
+    app.get("/", endpoint="index")(lambda: f"{send()}")
+    make, others = Places._place, [lambda: codes(app, 1)]
+
+    def meanwhile(places: Places, *arguments: Any, **more: Any) -> Any:
+        while others:
+            others.pop()()
+        return make(places, *arguments, **more)
+
+    monkeypatch.setattr(Places, "_place", meanwhile)
+
+    assert codes(app, 5) == [200] * 5
 
 
 def test_names_of_places_that_clients_invent_are_not_all_remembered(
