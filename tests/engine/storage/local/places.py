@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.storage.local import users
-from support.waiting import PATIENCE
+from support.waiting import PATIENCE, until
 
 _processes = multiprocessing.get_context("forkserver")
 _processes.set_forkserver_preload(["flask_multilimit.engine"])  # so that each user starts fast
@@ -19,6 +19,13 @@ _processes.set_forkserver_preload(["flask_multilimit.engine"])  # so that each u
 
 def kill(pid: int, how: signal.Signals = signal.SIGKILL) -> None:
     os.kill(pid, how)
+
+
+def suspend(pid: int) -> None:
+    """Until SIGCONT. It has stopped when this returns."""
+    kill(pid, signal.SIGSTOP)
+    command = ["ps", "-o", "stat=", "-p", str(pid)]
+    until(lambda: subprocess.run(command, capture_output=True, text=True, check=True).stdout.startswith("T"))
 
 
 class User:

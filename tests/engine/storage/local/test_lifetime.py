@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import redis
 
-from engine.storage.local.places import Place, User, kill
+from engine.storage.local.places import Place, User, kill, suspend
 from engine.storage.local.users import HITS
 from flask_multilimit.engine import Layers, Limiter, RedisStorage, StorageError, storage_from_uri
 from flask_multilimit.engine.storage.local import LocalStorage, supervisor
@@ -139,18 +139,12 @@ def test_server_ignores_signals_to_end_while_a_process_uses_it(place: Place) -> 
     until(place.is_deserted)
 
 
-def is_suspended(pid: int) -> bool:
-    listed = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=True)
-    return listed.stdout.startswith("T")
-
-
 def test_server_that_is_suspended_for_a_moment_is_not_replaced(place: Place) -> None:
     user = place.user()
     user("check", 30)
     server = place.server
 
-    kill(server, signal.SIGSTOP)
-    until(lambda: is_suspended(server))  # one that is continued before it stops is not suspended
+    suspend(server)
     kill(server, signal.SIGCONT)
 
     assert user("check", 30) == 20
