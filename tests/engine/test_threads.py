@@ -263,6 +263,7 @@ def task():
     begun.set()
     time.sleep(0.2)
     print("task")
+    return 60
 beat = Beat(task, name="multilimit-test", last=lambda: print("last"))
 beat.wake()
 begun.wait()
