@@ -86,6 +86,13 @@ def on_server(server: Server) -> str:
     return server.url
 
 
+def make_last_answer_older(follower: ControlFollower, seconds: float) -> None:
+    """As if the store, which is away now, had answered by so many seconds earlier."""
+    with follower.lock():  # no answer is under way
+        known = follower.in_force
+        follower.in_force = known._replace(read=known.read - seconds)
+
+
 class SlowStart:
     """A process that learns the changes in force late."""
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from control.conftest import Shop, shop_on
+from control.conftest import Shop, make_last_answer_older, shop_on
 from flask_multilimit.control import document, watch
 from flask_multilimit.control.store import StoreInStorage, version_of, written_at
 from flask_multilimit.engine import ConfigurationError, StorageError
@@ -229,7 +229,7 @@ def test_changes_made_after_the_loss_stay_in_force_in_an_outage_without_permissi
 ) -> None:
     operator = operator_after_a_loss(reader, own_server)
     operator.control.allow(CLIENT, lasting=True)
-    operator.control.ban("10.0.0.9", for_=1)
+    operator.control.ban("10.0.0.9", for_=3600)
 
     with heard(reader.app, control_changed) as signals:
         ask_twice(reader)
@@ -239,6 +239,7 @@ def test_changes_made_after_the_loss_stay_in_force_in_an_outage_without_permissi
             reader.follower.ask()
             return len(signals) == 2
 
+        make_last_answer_older(reader.follower, 3600)
         until(ban_has_ended)
 
     assert [len(told["entries"]) for _, told in signals] == [4, 3]

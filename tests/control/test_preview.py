@@ -11,6 +11,7 @@ from flask import Flask
 from control.conftest import Shop, shop_on
 from flask_multilimit import ConfigurationError, MultiLimit, rate_limiter
 from flask_multilimit.control import Control, ControlConflict, Difference, InvalidData, NeedsForce, Preview
+from flask_multilimit.control.store import StoredDocument, StoreInStorage
 from flask_multilimit.insight.changes import entries
 from flask_multilimit.serve.gate import gate_of
 from support.asking import view
@@ -231,12 +232,21 @@ class TestTwoOperators:
 
         assert preview.entry not in bob.entries()
 
-    def test_conflict_by_the_end_of_a_change_blames_nobody(self, both: tuple[Shop, Shop]) -> None:
+    def test_conflict_by_the_end_of_a_change_blames_nobody(
+        self, both: tuple[Shop, Shop], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         ann, bob = (each.control for each in both)
-        bob.override("show", rule="ip-60s", rules="50/minute", for_=1, author="bob")
+        bob.override("show", rule="ip-60s", rules="50/minute", for_=3600, author="bob")
         preview = bob.preview(OVERRIDE, lasting=True)
         ann.deny("203.0.113.7", lasting=True, author="ann")
-        until(lambda: not any(each.kind == "override" for each in bob.entries()))
+        read = StoreInStorage.read
+
+        def read_later(store: StoreInStorage, known: str) -> StoredDocument:
+            found = read(store, known)
+            return found._replace(now=found.now + 3600)
+
+        monkeypatch.setattr(StoreInStorage, "read", read_later)
+        assert not any(each.kind == "override" for each in bob.entries())
 
         with pytest.raises(ControlConflict, match=r"or a change ended\. The last change: ann set deny 203\.0\.113\.7"):
             bob.put(preview)

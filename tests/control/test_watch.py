@@ -16,7 +16,7 @@ from unittest.mock import Mock
 import pytest
 import redis
 
-from control.conftest import Shop, SkewedStore, SlowStart, shop_on
+from control.conftest import Shop, SkewedStore, SlowStart, make_last_answer_older, shop_on
 from flask_multilimit.control import Control, ControlConflict, watch
 from flask_multilimit.control.control import MOST_TRIES
 from flask_multilimit.control.document import Document
@@ -40,9 +40,10 @@ def test_other_process_applies_a_change_and_its_end(on_server: str) -> None:
     one, other = shop_on(on_server), shop_on(on_server)
     assert not other.denies()
 
-    one.control.deny("198.51.100.7", for_=2)
+    one.control.deny("198.51.100.7", lasting=True)
 
     until(other.denies)
+    one.control.deny("198.51.100.7", for_=1, force=True)
     until(lambda: not other.denies())
     until(lambda: not one.denies())
 
@@ -237,9 +238,7 @@ def test_change_ends_on_time_in_an_outage(own_server: Server) -> None:
     own_server.stop()
     assert shop.statuses(4, ip="203.0.113.7") == [200] * 4
 
-    with shop.follower.lock():  # no answer is under way
-        known = shop.follower.in_force
-        shop.follower.in_force = known._replace(read=known.read - 3600)  # as if that answer were so old
+    make_last_answer_older(shop.follower, 3600)
     until(lambda: 429 in shop.statuses(4, ip="203.0.113.7"))
     assert shop.statuses(2, ip="198.51.100.8") == [403, 403]
 
