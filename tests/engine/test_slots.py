@@ -495,8 +495,15 @@ def test_slots_of_a_storage_closed_during_their_renewal_are_not_released(monkeyp
 
 @pytest.mark.parametrize("lost", ["flushed", "expired"])
 def test_renewal_restores_held_slots_that_the_server_lost(
-    limiter: Limiter, redis_client: redis.Redis, lost: str
+    limiter: Limiter, redis_client: redis.Redis, lost: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    renew, are_lost = RedisStorage.renew, threading.Event()
+
+    def renew_then(*call: Any) -> None:
+        assert are_lost.wait(SECONDS)
+        renew(*call)
+
+    monkeypatch.setattr(RedisStorage, "renew", renew_then)
     with limiter.slot(SHORT), limiter.slot(SHORT):
         if lost == "flushed":
             redis_client.flushall()
@@ -505,6 +512,7 @@ def test_renewal_restores_held_slots_that_the_server_lost(
             redis_client.zadd(SHORT[0].key, dict.fromkeys(members, 1))
         assert limiter.peek(SHORT).remaining == 3
 
+        are_lost.set()
         until(lambda: limiter.peek(SHORT).remaining == 1)
     until(lambda: not redis_client.exists(SHORT[0].key))
 
