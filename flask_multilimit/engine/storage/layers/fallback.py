@@ -228,14 +228,16 @@ class Fallback:
         return local.replaced(reply=reply)
 
     def reset(self, keys: Sequence[str]) -> None:
-        """Forget ``keys`` and the storage's answers about them."""
+        """Forget ``keys``, and let the storage's answers say that they are full. What these say of others stays."""
         self._memory.reset(keys)
         forgotten = set(keys)
         self._excess = deque([each for each in self._excess if each[1].key not in forgotten], REMEMBERED)
-        for answers in (self._recent, self._older):
-            for joined, last in list(answers.items()):
-                if any(hit.key in forgotten for hit in last.decision.hits):
-                    del answers[joined]
+        for last in [*self._older.copy().values(), *self._recent.copy().values()]:
+            for place, hit in enumerate(last.decision.hits):
+                if hit.key in forgotten:
+                    reply = list(last.decision.reply)
+                    reply[start_of(place) : start_of(place + 1)] = _full_quota(hit), 0, 0
+                    last.decision = last.decision.replaced(reply=reply)
         self._gathered_at = None
 
     def _share(self, hit: Hit) -> Rule | None:

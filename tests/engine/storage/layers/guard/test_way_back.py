@@ -724,6 +724,16 @@ def test_reset_also_resets_the_local_share_of_this_client_and_of_no_other(worker
     assert [workers.admitted(plan) for plan in plans] == [[10], [2]]
 
 
+def test_outage_after_a_reset_gives_no_fresh_quota_of_other_limits_of_the_same_checks(workers: Workers) -> None:
+    own, slots, of_all = hits("5/minute"), FOUR, hits("9/minute", scope="site", subject="everyone")
+    assert workers.admitted((*own, *slots, *of_all), 3) == [3]
+    workers.limiter.reset(own)
+
+    begin_outage(workers)
+
+    assert [workers.admitted(plan) for plan in (own, slots, of_all)] == [[5], [1], [6]]
+
+
 def test_reset_before_the_storage_is_charged_is_not_undone_by_charges(workers: Workers) -> None:
     """The storage answers again, but the worker does not know that yet."""
     limiter, plans = workers.limiter, [hits("10/minute", subject=subject) for subject in ("eve", "ada")]
