@@ -316,8 +316,10 @@ class AppGate(AppState):
     def _apply(self, plan: Plan, resolve: Resolve, about: About = REQUEST) -> AppliedLimits:
         """The limits of ``plan`` that apply, without those on trial if a callable of one fails."""
         try:
-            applied = plan.same_for_all
-            return plan.apply(resolve, about) if applied is None else applied
+            applied = plan.same_for_all or plan.apply(resolve, about)
+            if applied.settling:
+                require_response(applied.settling)
+            return applied
         except Exception as error:
             if plan.without_trials is not plan:
                 applied = self._apply(plan.without_trials, resolve, about)
@@ -346,8 +348,6 @@ class AppGate(AppState):
         hits = applied.hits
         if not hits:
             return None
-        if applied.settling:
-            require_response(applied.settling)
         try:
             if self.audience.present or limit_event.receivers:
                 decision = check_and_report(self.limiter, scope, applied, self.audience)

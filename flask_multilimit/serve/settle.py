@@ -224,7 +224,7 @@ def settle(units: int, *, name: str | None = None) -> None:
     (none with ``settle=True``, switched off, exempt, on an allow list, for other methods), nothing happens.
 
     :param units: a whole number, 0 or more; more than 10**9 count as 10**9.
-    :param name: which limiter, by its ``name`` or its type, if several settle by what the view says.
+    :param name: which limiter, by its ``name`` or its type, if several that refuse settle by what the view says.
     :raises ConfigurationError: for other units, without a ``name`` that is needed, or with one that no limiter has.
     :raises RuntimeError: outside of a request and of a limited function.
     """
@@ -232,7 +232,7 @@ def settle(units: int, *, name: str | None = None) -> None:
     names = [] if bill is None else [each.shown_name for each in _settling_in(bill) if each.settle is True]
     if bill is None or not names:
         return
-    if name is None and len(set(names)) > 1 and len(_names_declared_for(bill).intersection(names)) > 1:
+    if name is None and len(set(names)) > 1 and len(_names_declared_for(bill, trials=False).intersection(names)) > 1:
         raise ConfigurationError(f"settle({real}): several limiters settle here; give name=, one of {', '.join(names)}")
     if name is not None and name not in names:
         if name in _names_declared_for(bill):
@@ -271,21 +271,18 @@ def require_response(settling: Sequence[Applied]) -> None:
     by_response = [each.declaration for each in settling if each.declaration.settle is not True]
     if by_response and not has_request_context():
         option = "settle" if by_response[0].settle is not None else "charge_when"
-        raise ConfigurationError(
-            f'limiter on "{by_response[0].where}": {option} needs the response of a request, and this call is '
-            "outside of one"
-        )
+        raise ConfigurationError(f"{option} needs the response of a request, and this call is outside of one")
 
 
-def _names_declared_for(bill: Bill) -> set[str]:
+def _names_declared_for(bill: Bill, *, trials: bool = True) -> set[str]:
     """The names of the limiters that may settle ``bill`` by what its work says: also of those that do not apply now,
-    and not of those that overrides add, which the code cannot know."""
+    and not of those that overrides add, which the code cannot know; without ``trials``, only of those that refuse."""
     if isinstance(bill, Record):
         made = cast("AppState", gate_of_app(app_in_force())).plans.declared.made
         declared = [each.declaration for plan in made if plan.scope == bill.plan.scope for each in plan.limiters]
     else:
         declared = list(bill.declared)
-    return {each.shown_name for each in declared if each.settle is True}
+    return {each.shown_name for each in declared if each.settle is True and (trials or not each.shadow)}
 
 
 def _settling_in(bill: Bill) -> list[Declaration]:

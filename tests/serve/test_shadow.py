@@ -1,12 +1,13 @@
 """`shadow=True`: the limiter is checked, counted and signalled, but never refuses."""
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from flask import Flask
 
-from flask_multilimit import Decision, LimitType, MultiLimit, Reserve, current_decision, rate_limiter
+from flask_multilimit import Decision, LimitType, MultiLimit, Reserve, current_decision, rate_limiter, settle
 from flask_multilimit.engine import Limiter
 from flask_multilimit.serve.gate import gate_of
 from flask_multilimit.signals import limits_checked, request_rejected, shadow_rejected
@@ -147,6 +148,37 @@ def test_trial_in_a_view_whose_callable_fails_changes_no_answer(app: Flask, any_
     app.add_url_rule("/", "view", lambda: str(multilimit.check(**trial).allowed))
 
     assert [ask(app).text for _ in range(2)] == ["True", "True"]
+
+
+def test_trial_that_settles_beside_another_limit_needs_no_name(app: Flask, any_storage: Any) -> None:
+    app.config["MULTILIMIT_SHADOW_HEADERS"] = True
+    MultiLimit(app, storage=any_storage)
+
+    @rate_limiter(rules="9/hour", settle=True, name="trial", shadow=True)
+    @rate_limiter(rules="9/hour", settle=True, name="real")
+    def spend() -> str:
+        settle(4)
+        return "ok"
+
+    app.add_url_rule("/", "view", spend)
+
+    answered = ask(app)
+
+    assert answered.status_code == 200
+    assert sorted(re.findall(r'"(\w+)-3600s";r=(\d)', answered.headers["RateLimit"])) == [("real", "5"), ("trial", "5")]
+
+
+def test_trial_that_is_charged_by_the_response_fails_no_call_outside_of_a_request(
+    app: Flask, caplog: pytest.LogCaptureFixture
+) -> None:
+    MultiLimit(app)
+    trial = rate_limiter(rules="1/minute", charge_when=[401], shadow=True)
+    service = trial(rate_limiter(rules="9/hour", scope="service")(lambda: "sent"))
+
+    with app.app_context():
+        assert service() == "sent"  # type: ignore[no-untyped-call]
+        assert current_decision.remaining == 8
+    assert len(caplog.records) == 1
 
 
 def test_limit_that_fails_beside_a_trial_still_ends_the_request_with_its_error(app: Flask, any_storage: Any) -> None:
