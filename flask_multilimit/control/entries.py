@@ -94,7 +94,8 @@ class Override(_Entry):
         }
         named = [name for name in takers if getattr(self, name) is not None]
         if len(named) > 1:
-            raise ValueError(f"{' and '.join(named)}: give only one of them")
+            own = "; for one client, give all its rules there, or times" if "who" in named else ""
+            raise ValueError(f"{' and '.join(named)}: give only one of them{own}")
         if named and what[0] not in takers[named[0]]:
             choices = " or ".join(sorted(takers[named[0]]))
             values = {"change": what[0], "named": named[0], "choices": choices}

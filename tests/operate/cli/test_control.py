@@ -95,6 +95,15 @@ def test_set_says_which_change_it_replaces(on_server: Command) -> None:
     assert first["replaces"] is told["replaces"] is None
 
 
+def test_rule_of_one_client_is_an_error_that_says_how_to_change_the_limits_of_one(on_server: Command) -> None:
+    run = on_server("set", "update", "ip-20s", "9 per 20 seconds", "--who", "203.0.113.7", "--for", "1h", "--yes")
+
+    assert run.code == 1
+    assert run.err_on_one_line.endswith(
+        "rule and who: give only one of them; for one client, give all its rules there, or times"
+    )
+
+
 @pytest.mark.parametrize(
     ("given", "commands"),
     [
