@@ -33,15 +33,12 @@ from ...serve.gate import gate_of
 from .. import console
 from . import Action, C, action_options, command, gathered, shared_gate, show, user_name, wants_json
 
-MOST_NAMED = 10
-"""The most entries that an error names."""
-
 _NOT_IN_USE = (
     f"no process uses the server of {PREFIX}STORAGE_URI, so the change would be lost when this command ends: start the "
     "app and send it a request, or write the change into a file of limits"
 )
 MOST_SHOWN = 10
-"""How many endpoints are listed that a change would change, so that what it is stays on the screen."""
+"""The most entries that an error names, and the most endpoints that a preview lists: what it is stays on the screen."""
 
 
 def _applier(*, changes: bool = False) -> ControlApplier:
@@ -169,8 +166,8 @@ def _change(given: Mapping[str, Any], change: Change) -> None:
         _confirm(preview.warning, yes=action.yes, force=change.force)
         control.put(preview, force=True)
 
-    undo = f"flask multilimit unset {preview.entry.id}"
-    _carry_out(preview, put, action, f"In force within a second. To undo it: {undo}")
+    undo = f"To undo it: flask multilimit unset {preview.entry.id}"
+    _carry_out(preview, put, action, f"In force within a second. {undo}")
 
 
 def _carry_out(preview: Preview, change: Callable[[], None], action: Action, done: str) -> None:
@@ -230,7 +227,8 @@ def _id_of(in_force: Sequence[Override | Listing], what: Sequence[str], *, limit
     named = " ".join(part for part in (*what, limiter, who) if part)
     if not in_force:
         raise ConfigurationError(f"{named}: nothing is changed, so there is nothing to undo")
-    shown = "; ".join(f"{each.id}: {each}" for each in (found or in_force)[:MOST_NAMED])
+    near = found or [each for each in in_force if first and getattr(each, "endpoint", None) == first] or in_force
+    shown = "; ".join(f"{each.id}: {each}" for each in near[:MOST_SHOWN])
     many = f"{len(found)} changes in force fit" if found else "no change in force fits"
     raise ConfigurationError(f"{named}: {many} that. Give the ID of one: {shown}")
 

@@ -459,6 +459,15 @@ def test_unban_reports_changed_only_when_it_lifts_a_ban(on_server: Command) -> N
     asked = on_server("unban", "203.0.113.9")
     assert (asked.code, asked.out) == (0, "Nothing to lift: no ban of 203.0.113.9 is in force.\n"), asked.err
 
+    def test_error_about_an_endpoint_lists_its_changes_alone(self, on_server: Command) -> None:
+        for name in ("pay", "index"):
+            assert on_server("set", name, "--limit", "11/second", "--lasting", "--yes", "--force").code == 0
+        on_server("set", "update", "ip-20s", "50/minute", "--lasting", "--yes")
+
+        run = on_server("unset", "update", "--yes")
+
+        assert (run.code, run.err.count(": rule ip-20s at update"), run.err.count(" limit 11/second")) == (1, 1, 0)
+
 
 def test_unban_lists_what_still_refuses_the_client(on_server: Command) -> None:
     on_server("ban", "203.0.113.9", "--for", "1h", "--yes")
