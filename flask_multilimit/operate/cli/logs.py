@@ -131,7 +131,12 @@ class StoppableLogs(Logs):
         finally:
             if catches:
                 signal.signal(signal.SIGINT, before)
-        if any(file.lines for file in self.files) and not any(file.requests or file.outside for file in self.files):
+        if any(file.requests for file in self.files) or not any(file.lines for file in self.files):
+            return
+        if outside := sum(file.outside for file in self.files):
+            left_out = f"All {plural(outside, 'request')} of the log came before --since, or not before --until"
+            console.echo(f"{left_out}. Times without an offset are in {self.zone}: see --timezone.", err=True)
+        else:
             names = ", ".join(file.name for file in self.files)
             raise click.ClickException(
                 f"{names}: no line could be read; name the format: --format combined, or the server's own format string"
@@ -270,11 +275,9 @@ def _screens(named: Sequence[tuple[str, Report]], zone: tzinfo, *, part: bool) -
     """One report, or two and their comparison. ``part``: they are about one endpoint."""
     lines = _report_lines(named[0][1], zone)
     if part:
-        lines += ["", *console.paragraph(_WHOLE_APP)]
+        whole = "Clients and storage commands are those of the whole app: limits may be shared."
+        lines += ["", *console.paragraph(whole)]
     return lines if len(named) == 1 else lines + _comparison(named)
-
-
-_WHOLE_APP = "Clients and storage commands are those of the whole app: limits may be shared."
 
 
 def _report_lines(report: Report, zone: tzinfo) -> list[str]:

@@ -110,6 +110,19 @@ def test_log_of_which_nothing_can_be_read_is_an_error_also_beside_an_empty_one(
     assert "no line could be read; name the format" in run.err_on_one_line
 
 
+@pytest.mark.parametrize("command", ["simulate", "suggest"])
+def test_log_of_another_time_says_in_which_zone_the_time_was_read(on_memory: Command, log: Path, command: str) -> None:
+    asked = (command, str(log), "--timezone", "Europe/Berlin", "--since")
+
+    later, earlier = (on_memory(*asked, since, columns=140).err for since in ("2026-11-23", "2026-11-21"))
+
+    assert later.startswith(
+        "All 15 requests of the log came before --since, or not before --until. Times without an offset are in "
+        "Europe/Berlin: see --timezone.\n"
+    )
+    assert earlier == ""
+
+
 def test_simulate_charges_the_given_cost_in_place_of_a_callable_one(tmp_path: Path) -> None:
     app = tmp_path / "costly.py"
     app.write_text(COSTLY)
