@@ -145,8 +145,9 @@ def type_and_value(name: object) -> tuple[str, str]:
         return "default", ""
     type_, colon, value = name.partition(":") if isinstance(name, str) else ("", "", "")
     has_type = bool(colon and type_) and not type_[0].isdigit() and not is_misspelled(type_)
-    if not has_type or name == f"{EVERYONE}:" or _is_ipv6(f"{type_}:{value}"):
-        raise ConfigurationError(f"subject {brief(name)}: {NAMES}")
+    is_address = _is_ipv6(f"{type_}:{value}")
+    if not has_type or name == f"{EVERYONE}:" or is_address:
+        raise ConfigurationError(f"subject {brief(name)}: {'this is an IPv6 address; ' * is_address}{NAMES}")
     return type_, value
 
 

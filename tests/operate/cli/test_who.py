@@ -37,6 +37,7 @@ WRONG = {
     "check update --ip 203.0.113.7/32": "'203.0.113.7/32' is not an IP address",
     "check update --user 1 --subject user:2": "user: give each type once, as a subject or by itself",
     "check update --subject api_key": "subject 'api_key': give TYPE:VALUE",
+    "check update --subject feed::1": "subject 'feed::1': this is an IPv6 address; give TYPE:VALUE",
     "reset update --yes": "Say whose quotas: --ip, --user, --subject or --everyone.",
     "reset --all --yes": "Say whose quotas: --ip, --user, --subject or --everyone.",
     "reset --ip 203.0.113.7 --yes": "Say where: an ENDPOINT, or --all; or --everything.",
