@@ -189,7 +189,8 @@ class Standing(Described):
     waits_for_slot: bool
     listed: ListStanding | None
     entries: tuple[Entry, ...]
-    """Entries of lists and overrides about it, about networks that contain it, and about networks in it."""
+    """Entries of lists and overrides about it, about networks that contain it, and about networks in it; and changes of
+    limits that refuse it."""
     requests: tuple[RequestStanding, ...]
     """Those that are refused first, then those that have used something."""
     paging: Paging
@@ -251,13 +252,13 @@ def standing(
     decided = [each for each in found if each.allowed is not None]
     waits = [*map(_wait_of, decided), *(max(each.ended - now, 0.0) for each in elsewhere.bans)]
     subject, refused = client.subject, [each for each in found if each.allowed is False]
-    in_force = document_in_force(gate).entries
+    in_force, changes = document_in_force(gate).entries, set(_changes_of(gate.plans, refused))
     return Standing(
         who=client.text,
         type="" if subject is None else subject.type,
         value="" if subject is None else subject.value,
         shown=client.shown,
-        types=_types_of(found),
+        types=tuple(dict.fromkeys(rule.type for each in found for rule in each.rules if rule.type != EVERYONE.type)),
         counted=bool(client.given),
         endpoint=endpoint,
         method=method,
@@ -269,7 +270,7 @@ def standing(
         and math.inf in waits
         and all(each.waits_for_slot for each in decided if _wait_of(each) == math.inf),
         listed=listed,
-        entries=tuple(entry_of(each) for each in in_force if _is_about(each.who, client)),
+        entries=tuple(entry_of(each) for each in in_force if each.id in changes or _is_about(each.who, client)),
         requests=tuple(shown),
         paging=paging,
         untouched=sum(not each.matters for each in found),
@@ -287,16 +288,12 @@ def requests_of(gate: AppGate, places: list[AppliedAt], given: Mapping[str, str]
     limiter = Limiter(gate.limiter.storage)  # without layers, which answer for this process only
     known: dict[tuple[Hit, ...], Decision] = {}
     for each in places:
-        if _is_of_interest(each, places):
+        # Flask adds OPTIONS to every route; without limits, it is shown only if it is alone.
+        if each.types or set(each.methods) != {"OPTIONS"} or len(places) == 1:
             hits = each.applied.hits
             if hits and hits not in known:  # endpoints that only share a limit have the same
                 known[hits] = limiter.peek(hits)
             yield _request(each, known.get(hits), given)
-
-
-def _is_of_interest(place: AppliedAt, all_places: list[AppliedAt]) -> bool:
-    """Whether to show ``place``. Flask adds OPTIONS to every route; without limits, it is shown only if it is alone."""
-    return bool(place.types) or set(place.methods) != {"OPTIONS"} or len(all_places) == 1
 
 
 def _with_others(places: Iterable[AppliedAt], client: Client) -> list[str]:
@@ -383,11 +380,6 @@ def _rank(request: RequestStanding) -> tuple[object, ...]:
     return (not banned, request.allowed is not False, not request.is_used, -max(own, default=0.0), request.endpoint)
 
 
-def _types_of(requests: Iterable[RequestStanding]) -> tuple[str, ...]:
-    counted = (each.type for request in requests for each in request.rules if each.type != EVERYONE.type)
-    return tuple(dict.fromkeys(counted))
-
-
 # Lists and entries
 
 
@@ -409,6 +401,15 @@ def _is_about(who: Who | None, client: Client) -> bool:
         return address is not None and who.network.has(address)
     wider, within = sorted((who.network, own), key=lambda each: each.prefixlen)
     return wider.has((within.version, within.first))  # networks overlap only if one contains the other
+
+
+def _changes_of(plans: Plans, refused: Iterable[RequestStanding]) -> Iterator[str]:
+    """The ids of the changes for everybody that may concern what refuses it."""
+    for request in refused:
+        rules = {None, *(each.name for each in request.rules if not each.allowed)}
+        is_banned = any(each.refuses for each in request.bans)
+        changes = plans.overrides.at(request.endpoint).changes
+        yield from (each.id for each in changes if is_banned or each.rule in rules)
 
 
 def refusing(entries: Iterable[Override | Listing], client: Client) -> list[Listing]:

@@ -633,6 +633,22 @@ def test_standing_of_a_client_that_is_not_logged_in_knows_the_entries_about_its_
     assert found.lift == ("flask multilimit unban 203.0.113.0/24",)
 
 
+def test_why_names_the_changes_of_limits_that_refuse_the_client(app: Flask) -> None:
+    control = control_of(app)
+    terms: Any = {"for_": "1h", "author": "joe", "reason": "too lax"}
+    control.override("search", rule="ip-60s", rules="1/minute", **terms)
+    control.override("quote", rule="ip-60s", rules="1/minute", **terms)
+    control.override("search", rule="ip-3600s", off=True, force=True, **terms)
+    control.override("log*", limiter="ip", rules="1/minute", **terms)
+    counted(app, *["/search"] * 2, "/quote", *["/login"] * 4)
+
+    found = why(app, "203.0.113.7")
+
+    refuse = ["rule ip-60s at search: 1/minute", "rule ip-60s at quote: 1/minute", "limiter ip at log*: 1/minute"]
+    assert [(each.text, each.author, each.reason) for each in found.entries] == [(e, "joe", "too lax") for e in refuse]
+    assert why(app, "192.0.2.1").entries == ()
+
+
 def test_refusing_limit_comes_first_with_a_reset_command_that_works(app: Flask) -> None:
     counted(app, *["/search"] * 5, "/quote")
 
@@ -1137,10 +1153,24 @@ def test_past_standing_is_banned_only_during_the_ban(any_uri: str) -> None:
     assert [(each.rule, each.refused) for each in during.refusals] == [("ip-ban", 6), ("ip-60s", 1)]
     assert during.verdict.startswith(f"at {local_time(at)} it was refused at login: banned by ip-ban from ")
     assert re.search(r"; refusals from .* until .*: 7$", during.verdict)
-    assert past(app, "203.0.113.7", before - 600).verdict == f"at {local_time(before - 600)} nothing refused it"
+    assert past(app, "203.0.113.7", at, endpoint="quote").verdict == f"at {local_time(at)} nothing refused it"
     assert past(app, "203.0.113.7", at, endpoint="search").state == "passes"
     assert past(app, "192.0.2.1", at).state == "passes"
     gate_of(app).limiter.close()
+
+
+def test_past_before_the_first_check_is_not_known_as_a_server_that_restarts_empty_has_lost_it(app: Flask) -> None:
+    earlier = time.time() - 600
+    counted(app, "/quote")
+
+    then = past(app, "203.0.113.7", earlier)
+
+    with app.app_context():
+        assert now(gate_of(app), minutes=5, patient=True).seconds < 300
+    assert then.state == "unknown"
+    assert then.verdict.startswith(
+        f"at {local_time(earlier)} it may have been refused, as no request is counted before "
+    )
 
 
 def test_verdict_shows_end_of_ban_and_number_of_refusals(app: Flask) -> None:
