@@ -103,8 +103,7 @@ def require_charges(gate: AppGate) -> None:
         raise StorageError(state.error)
     if not (storage.shared and gate.settings.enabled):
         return
-    gate.plans.ensure()
-    limiters = [each for plan in gate.plans.made for each in plan.limiters]
+    limiters = gate.plans.all_limiters()
     prefixes = {gate.settings.key_prefix, *(each.place[0] for each in limiters)}
     numbers = range(ON_EACH_SERVER if isinstance(storage, ClusterStorage) else 1)  # functions may have others
     stems = [stem_of(prefix, str(number), "scope") for prefix in prefixes for number in numbers]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from math import inf
 from typing import Literal
 
 from ..control.control import seconds_of
@@ -23,6 +24,7 @@ from .traffic import TrafficMemory
 from .values import Described, Verdict
 
 LONGEST_TEXT = 40
+State = Literal["banned", "refused", "passes", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,7 @@ class Past(Described):
     """As commands take it."""
     shown: str
     at: float
-    state: Literal["banned", "refused", "passes", "unknown"]
+    state: State
     verdict: Verdict
     bans: tuple[BegunBan, ...]
     """Those in force then."""
@@ -103,10 +105,9 @@ def standing_at(
     )
     bans = (each for each in bans_begun(memory, client) if endpoint in {None, each.endpoint})
     held = tuple(each for each in bans if each.began <= at < each.ended)
-    state: Literal["banned", "refused", "passes", "unknown"] = (
-        "banned" if held else "refused" if refusals else "passes" if plain else "unknown"
-    )
-    verdict = _verdict(at, held, refusals, known=plain)
+    first = memory.first if plain else inf
+    state: State = "banned" if held else "refused" if refusals else "passes" if at >= first else "unknown"
+    verdict = _verdict(at, held, refusals, first)
     return Past(who=client.text, shown=client.shown, at=at, state=state, verdict=verdict, bans=held, refusals=refusals)
 
 
@@ -118,19 +119,22 @@ UNKNOWN = (
     "at {at} it was not banned; whether limits refused it is not known, because MULTILIMIT_TRAFFIC_SUBJECTS hides "
     "subjects"
 )
+NOT_COUNTED = "at {at} it may have been refused, as no request is counted before {first}"
 
 
-def _verdict(at: float, bans: tuple[BegunBan, ...], refusals: tuple[PastRefusals, ...], *, known: bool) -> Phrase:
+def _verdict(at: float, bans: tuple[BegunBan, ...], refusals: tuple[PastRefusals, ...], first: float) -> Phrase:
     then = local_time(at)
     during: str = ""
     if refusals:
-        first, last = min(each.since for each in refusals), max(each.until for each in refusals)
+        since, last = min(each.since for each in refusals), max(each.until for each in refusals)
         number = sum(each.refused for each in refusals)
-        during = Phrase(DURING, first=local_time(first), last=local_time(last), n=number)
+        during = Phrase(DURING, first=local_time(since), last=local_time(last), n=number)
     if bans:
         ban = max(bans, key=lambda each: each.ended)
         began, ended = local_time(ban.began), local_time(ban.ended)
         return Phrase(BANNED, at=then, where=ban.endpoint, rule=ban.by, began=began, ended=ended, refusals=during)
     if refusals:
         return Phrase(REFUSED, at=then, where=refusals[0].endpoint, rule=refusals[0].rule, refusals=during)
-    return Phrase(PASSED if known else UNKNOWN, at=then)
+    if at < first < inf:
+        return Phrase(NOT_COUNTED, at=then, first=local_time(first))
+    return Phrase(UNKNOWN if at < first else PASSED, at=then)

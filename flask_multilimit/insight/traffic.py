@@ -322,8 +322,8 @@ class TrafficMemory:
         self._known: dict[int, bool] = {}
         """The buckets that were read, and whether they change no more."""
         self._with_checks: set[int] = set()
-        self._first = 0.0
-        """The first check of the hour: POSIX time."""
+        self.first: float = 0.0
+        """The first check of the hour: POSIX time; 0 if there was none."""
         self._fresh_until = -float("inf")
 
     @contextmanager
@@ -347,11 +347,11 @@ class TrafficMemory:
         return bucket_at(self.at)
 
     def seconds(self, slices: int = SLICES) -> float:
-        """How many seconds of the last ``slices`` are known without a gap, back from the latest."""
+        """How many seconds of the last ``slices`` are known without a gap, back from the latest to the first check."""
         bucket = self.last
         while bucket in self._known and self.last - bucket < slices:
             bucket -= 1
-        return max(self.at - (bucket + 1) * BUCKET_SECONDS, 1.0)
+        return max(self.at - max((bucket + 1) * BUCKET_SECONDS, self.first), 1.0)
 
     def is_complete(self, slices: int = SLICES) -> bool:
         return all(self.last - back in self._known for back in range(slices))
@@ -373,7 +373,7 @@ class TrafficMemory:
 
     def rate(self, *name: str) -> float:
         """The rate per second over about the last minute, or since the first check of the hour."""
-        begin = max((self.last - RECENT_SLICES + 1) * BUCKET_SECONDS, self._first)
+        begin = max((self.last - RECENT_SLICES + 1) * BUCKET_SECONDS, self.first)
         return sum(self.series(*name, slices=RECENT_SLICES)) / max(self.at - begin, 1.0)
 
     # Under the lock
@@ -402,7 +402,7 @@ class TrafficMemory:
             now = self._clock()
             left = (deadline - now) / max((now - begin) / done, 1e-6)
             together = int(min(left, TOGETHER))
-        self._first = self.refusals.first_in(min(self._with_checks, default=last), [ANYBODY])
+        self.first = self.refusals.first_in(min(self._with_checks, default=0), [ANYBODY])
 
     def _store(self, bucket: int, counts: Counts) -> None:
         self._put(bucket, _amounts_of(counts))
@@ -612,8 +612,7 @@ def _bans(gate: AppGate, begun: BansBegun | None, endpoint: str | None) -> tuple
 def _refusing(gate: AppGate, begun: BansBegun) -> BansBegun:
     """Without the bans at endpoints where a change has switched off their limiter, or made it a shadow: they refuse
     nobody meanwhile."""
-    gate.plans.ensure()
-    limiters = (each for plan in gate.plans.made for each in plan.limiters if not each.declaration.shadow)
+    limiters = (each for each in gate.plans.all_limiters() if not each.declaration.shadow)
     rules = {keys for each in limiters for keys in each.rules_by_keys}
     places = scopes_of_endpoints(gate.app)
 

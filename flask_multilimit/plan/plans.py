@@ -45,7 +45,7 @@ from .checks import (
     reject_mixed_check,
     reject_unserved,
 )
-from .endpoint import Place, Plan, Planner
+from .endpoint import Place, Plan, PlannedLimiter, Planner
 from .overrides import Overrides, as_far_as_they_fit, fitting
 from .sources import (
     METHODS,
@@ -169,6 +169,11 @@ class Plans:
         """The plans that are made, of endpoints and of requests without a route."""
         return [*self._endpoints.values(), *self._unmatched.values()]
 
+    def all_limiters(self) -> list[PlannedLimiter]:
+        """The limiters of all endpoints, and of requests without a route, for each method."""
+        self.ensure()
+        return [limiter for plan in self.made for limiter in plan.limiters]
+
     def of_request(self, request: Request) -> Plan | None:
         """The plan of a request; ``None`` if the router has not seen it."""
         endpoint, method = request.endpoint, request.method
@@ -282,14 +287,12 @@ class Plans:
         return self._types(self._number, self.subjects.knows_users)
 
     def _find_types(self, number: int, knows_users: bool) -> Mapping[str, SubjectType]:  # noqa: ARG002 - keys of the cache
-        self.ensure()  # a check may come before the first request, even before an endpoint is added
-        self.declared.ensure()  # lists hold although overrides switch all limiters of a type off
         found: dict[str, SubjectType] = {LimitType.IP.value: LimitType.IP}
         if knows_users:
             found[LimitType.USER.value] = LimitType.USER
-        made = (*self.declared.made, *self.made)
-        for declared in (limiter.declaration for plan in made for limiter in plan.limiters):
-            found.setdefault(declared.type_name, declared.type)
+        for plans in (self.declared, self):  # lists hold although overrides switch all limiters of a type off
+            for limiter in plans.all_limiters():
+                found.setdefault(limiter.declaration.type_name, limiter.declaration.type)
         return found
 
     def parts_of(self, subject: Subject) -> tuple[Subject, ...]:

@@ -21,7 +21,6 @@ from ...engine import ConfigurationError
 from ...engine.errors import brief, check_iterable, check_mapping, check_text
 from ...engine.rules import Rules
 from ...engine.text import Phrase
-from ...plan.endpoint import PlannedLimiter
 from ...plan.plans import Plans
 from ...plan.sources import Sources
 from ...plan.standings import require_endpoint
@@ -151,7 +150,7 @@ def replay_of(
     """A replay through ``limits``, to which requests are added, and which reports on those to ``endpoint``; ``None``:
     to all. Raises :class:`ConfigurationError`."""
     plans = limits.plans
-    known = {*app.view_functions, *(limiter.declaration.name for limiter in _limiters_of(plans))}
+    known = {*app.view_functions, *(limiter.declaration.name for limiter in plans.all_limiters())}
     for name in (*replacements.costs, *replacements.rules, *replacements.priorities):
         if name not in known:
             raise ConfigurationError(f"no endpoint and no limiter is called {brief(name)}")
@@ -181,7 +180,7 @@ def limits_of(app: Flask, limits: Limits | None = None) -> LimitSet:
 def _header_fields(plans: Plans) -> dict[str, str]:
     """The header fields that types take their subjects from, by the name of the type. A log must contain them."""
     found: dict[str, str] = {}
-    for limiter in _limiters_of(plans):
+    for limiter in plans.all_limiters():
         declared = limiter.declaration
         named = zip(parts_of(declared.type, declared.name), types_in(declared.type), strict=True)
         found.update({name: type_.header for name, type_ in named if isinstance(type_, HeaderType)})
@@ -313,8 +312,3 @@ def _subject_function(
     resolve = types[0] if len(types) == 1 else types
     given = gate.subjects.given
     return lambda subjects: given(subjects)(resolve, None)
-
-
-def _limiters_of(plans: Plans) -> list[PlannedLimiter]:
-    plans.ensure()
-    return [limiter for plan in plans.made for limiter in plan.limiters]
