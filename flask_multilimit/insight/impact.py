@@ -35,6 +35,7 @@ REPLACES_ALL = (
     "its counts and keep the rest, multiply them."
 )
 MULTIPLIES_ALL = "This multiplies all counts of this client at these endpoints, also those by the hour or the month."
+NOT_NAMED_YET = "Rules there depend on the request. Nothing changes unless one of them is called {name}."
 ALLOWED = "The client stays allowed: {where} comes first."
 MOST_SENTENCES = 50
 """The most sentences about one change."""
@@ -73,7 +74,7 @@ class Impact(Described):
 def impact(gate: AppGate, preview: Preview, *, warning: str = "") -> Impact:
     """What the change of a ``preview`` would do; ``warning`` adds to its own."""
     with looking(gate) as memory:
-        known = None if _of_client(preview.entry) else memory  # traffic is that of all clients
+        known = memory if preview.entry.who is None else None  # traffic is that of all clients
         found = () if known is None else (one for each in preview.endpoints for one in _of_endpoint(known, each))
         evidence = {(each.endpoint, each.rule): each for each in found}
     return Impact(
@@ -87,17 +88,12 @@ def impact(gate: AppGate, preview: Preview, *, warning: str = "") -> Impact:
     )
 
 
-def _of_client(entry: Override | Listing) -> Override | None:
-    """``entry`` if it gives one client rules of its own."""
-    return entry if isinstance(entry, Override) and entry.who is not None else None
-
-
 def _notes(gate: AppGate, preview: Preview) -> Iterable[str]:
     entry = preview.entry
     if entry in document_in_force(gate).entries:  # to undo it needs no advice
         return
-    if (own := _of_client(entry)) is not None:
-        yield REPLACES_ALL if own.rules else MULTIPLIES_ALL
+    if isinstance(entry, Override) and entry.who is not None:
+        yield REPLACES_ALL if entry.rules else MULTIPLIES_ALL
     network = entry.who.network if isinstance(entry, Listing) and entry.kind != "allow" else None
     if network is not None and network.version == 6 and network.prefixlen > gate.settings.ipv6_prefix:
         yield PART_OF_CLIENT
@@ -108,7 +104,9 @@ def _notes(gate: AppGate, preview: Preview) -> Iterable[str]:
             yield Phrase(ALLOWED, where=listed.where)
     if preview.entry.until is None and forgets_changes(gate):
         yield FORGETFUL
-    changed = (text for each in preview.endpoints for text in _by_name(_differing(each).after).values())
+    changed = [text for each in preview.endpoints for text in _by_name(_differing(each).after).values()]
+    if isinstance(entry, Override) and entry.rule and any(text.startswith("rules by request") for text in changed):
+        yield Phrase(NOT_NAMED_YET, name=entry.rule)
     counts = [int(rule["count"]) for text in changed if (rule := _RULE.match(text))]
     if counts and gate.settings.on_storage_error == "local" and min(counts) < (known_worker_count(gate) or 1):
         yield NO_SHARE

@@ -172,6 +172,17 @@ def test_ban_deny_and_override_of_an_allowed_client_say_that_it_stays_allowed(on
     assert warns("ban", "203.0.113.7"), "it replaces one of the two"
 
 
+def test_change_of_a_rule_that_a_callable_names_says_that_no_rule_may_have_this_name(on_server: Command) -> None:
+    def note(*command: str) -> bool:
+        run = on_server(*command, "--for", "1h", "--dry-run")
+        return "Nothing changes unless one of them is called api_key-6s." in run.out_on_one_line
+
+    assert note("set", "api.search", "api_key-6s", "9/minute")
+    assert note("set", "*", "api_key-6s", "--off")
+    assert not note("set", "api.search", "--limiter", "api_key", "--times", "2")
+    assert not note("set", "update", "ip-20s", "50 per 20 seconds")
+
+
 def test_lasting_change_warns_when_server_keeps_nothing_on_disk(on_server: Command, redis_client: redis.Redis) -> None:
     forgets = "The server keeps nothing on disk."
 
@@ -448,6 +459,15 @@ class TestUnset:
         assert "update ip-20s: no change in force fits that." in none.err_on_one_line
         assert len(on_server("entries", "--json").json["entries"]) == 2
 
+    def test_error_about_an_endpoint_lists_its_changes_alone(self, on_server: Command) -> None:
+        for name in ("pay", "index"):
+            assert on_server("set", name, "--limit", "11/second", "--lasting", "--yes", "--force").code == 0
+        on_server("set", "update", "ip-20s", "50/minute", "--lasting", "--yes")
+
+        run = on_server("unset", "update", "--yes")
+
+        assert (run.code, run.err.count(": rule ip-20s at update"), run.err.count(" limit 11/second")) == (1, 1, 0)
+
 
 def test_unban_reports_changed_only_when_it_lifts_a_ban(on_server: Command) -> None:
     on_server("ban", "203.0.113.9", "--for", "1h", "--yes")
@@ -458,15 +478,6 @@ def test_unban_reports_changed_only_when_it_lifts_a_ban(on_server: Command) -> N
     assert changed == [False, True, False]
     asked = on_server("unban", "203.0.113.9")
     assert (asked.code, asked.out) == (0, "Nothing to lift: no ban of 203.0.113.9 is in force.\n"), asked.err
-
-    def test_error_about_an_endpoint_lists_its_changes_alone(self, on_server: Command) -> None:
-        for name in ("pay", "index"):
-            assert on_server("set", name, "--limit", "11/second", "--lasting", "--yes", "--force").code == 0
-        on_server("set", "update", "ip-20s", "50/minute", "--lasting", "--yes")
-
-        run = on_server("unset", "update", "--yes")
-
-        assert (run.code, run.err.count(": rule ip-20s at update"), run.err.count(" limit 11/second")) == (1, 1, 0)
 
 
 def test_unban_lists_what_still_refuses_the_client(on_server: Command) -> None:
