@@ -72,7 +72,7 @@ def message_of(error: Exception) -> str:
 def with_remedy(error: Exception) -> str:
     """The message of ``error``; if it is a :class:`StorageError`, followed by its remedy."""
     if not isinstance(error, StorageError):
-        return str(error)
+        return message_of(error)
     text = str(error).rstrip(".")
     return f"{text} ({error.remedy})" if error.remedy else text
 

@@ -663,13 +663,9 @@ def _persistence(client: Any, info: Mapping[str, Any], calendars: list[str]) -> 
         return Finding("persistence", "ok", "Append-only file: a restart keeps the quotas.")
     if kept == "snapshots":
         return Finding("persistence", "ok", "Snapshots: a restart forgets what was charged since the last.")
+    text = f"{'None' if kept == 'nothing' else 'Unknown'}: after a restart of the server, every quota is full again"
     if calendars:
-        text = f"None, or unknown: after a restart of the server, every quota is full again, including {calendars[0]}."
-        remedy = (
-            "CONFIG SET appendonly yes, and set it in the configuration file: calendar quotas must survive a restart."
-        )
-        return Finding("persistence", "warning", text, remedy)
-    text = f"{'None' if kept == 'nothing' else 'Unknown'}: after a restart of the server, every quota is full again."
-    return Finding(
-        "persistence", "hint", text, "Set appendonly yes for long windows (days); short ones hardly need it."
-    )
+        remedy = "CONFIG SET appendonly yes, also in the configuration file: calendar quotas must survive a restart."
+        return Finding("persistence", "warning", f"{text}, including {calendars[0]}.", remedy)
+    remedy = "Set appendonly yes for long windows (days); short ones hardly need it."
+    return Finding("persistence", "hint", f"{text}.", remedy)

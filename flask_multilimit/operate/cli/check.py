@@ -79,7 +79,8 @@ def _check_lines(found: Standing) -> list[str]:
             lines += ["", *console.paragraph(_list_text(found.listed, limited=bool(each.rules or each.bans)))]
         lines += _table(each)
         if found.listed is None and each.waits_for_slot:
-            lines += ["", *console.paragraph(_WAITS_FOR_SLOT)]
+            unknown = "Nobody knows when: a slot becomes free when a request that holds one ends."
+            lines += ["", *console.paragraph(unknown)]
         if each.not_asked:
             options = ", ".join(f"{name} ({options_for(parts)})" for name, parts in each.not_asked.items())
             lines += ["", *console.paragraph(f"Not checked, because no subject is given for: {options}.")]
@@ -95,7 +96,6 @@ def _table(request: RequestStanding) -> list[str]:
     return console.table(rows, ("NAME", "SUBJECT", "RULE", "LEFT", "REFUSED FOR", "RESETS IN"))
 
 
-_WAITS_FOR_SLOT = "Nobody knows when: a slot becomes free when a request that holds one ends."
 _BY_REQUEST = (
     "Not checked, because they depend on the request: the rules of {names}. If their callable takes the subject, and "
     "does not fail, they are known here."

@@ -49,9 +49,8 @@ def limits_command(
         if (endpoint is None or fnmatchcase(each.endpoint, endpoint))
         and (path is None or any(fnmatchcase(route.path, path) for route in each.routes))
         and (blueprint is None or each.endpoint.startswith(f"{blueprint}."))
+        and not (unlimited and each.limits)
     ]
-    if unlimited:
-        endpoints = [each for each in endpoints if not each.limits]
     if types:
         parts = [
             replace(each, limits=tuple(limit for limit in each.limits if types <= _types_of(limit)))

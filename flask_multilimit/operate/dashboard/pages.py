@@ -214,10 +214,8 @@ def _subject() -> tuple[Subject, int]:
                 instant = instant_of(at, gate.applier.time())
                 past = standing_at(gate, client, memory, instant, endpoint=endpoint)
             return Subject(found, "", past), 200
-    except StorageError as error:
-        return Subject(None, with_remedy(error)), 503
-    except ConfigurationError as error:
-        return Subject(None, message_of(error)), 400
+    except (StorageError, ConfigurationError) as error:
+        return Subject(None, with_remedy(error)), 503 if isinstance(error, StorageError) else 400
 
 
 def _client_in(given: Mapping[str, str], value: str) -> clients.Client | None:
@@ -294,8 +292,7 @@ def _subject_url(**notices: str) -> str:
 
 
 def _not_possible(error: ConfigurationError | StorageError) -> Response:
-    why = with_remedy(error) if isinstance(error, StorageError) else message_of(error)
-    return render("refused.html", status=409, title="", why=why)
+    return render("refused.html", status=409, title="", why=with_remedy(error))
 
 
 def _add_to_history(what: str, entry: str) -> None:
