@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from importlib.metadata import version as version_of
 from typing import Any
 
@@ -45,6 +47,7 @@ myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist", "fieldlist"]
 myst_heading_anchors = 3
 
 autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True
 autodoc_typehints = "signature"
 python_maximum_signature_line_length = 88
 
@@ -68,7 +71,17 @@ def drop_aliases(*arguments: Any) -> None:
         lines.clear()
 
 
+def show_constants(*arguments: Any) -> Any:
+    """Show the value of a default that the source names by a constant."""
+    _, _, _, shown, _, signature, returns = arguments
+    if signature is None:
+        return None
+    module = sys.modules[shown.__module__]
+    return re.sub(r"(?<==) ?([A-Z_]{3,})\b", lambda found: f" {getattr(module, found[1])!r}", signature), returns
+
+
 def setup(app: Any) -> None:
+    app.connect("autodoc-process-signature", show_constants)
     app.connect("missing-reference", find_in_all_modules)
     app.connect("autodoc-process-docstring", drop_aliases)
 

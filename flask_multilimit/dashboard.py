@@ -37,7 +37,7 @@ class Dashboard(StrictBlueprint):
         redirect to a login page or a 401. Without it, the dashboard is for development: only apps in debug mode can
         register it, and it answers only this machine.
     :param may_change: called with that name: whether this visitor may change limits and lists. By default, every
-        visitor may. The others see the same pages without the forms.
+        visitor may. Others see the same pages without the forms.
     :param name: of the blueprint.
 
     Changes need a ``SECRET_KEY``. The pages show the limits and traffic of the app that serves them; they are neither

@@ -75,7 +75,7 @@ class Usage(StrictBlueprint):
     def quotas(self) -> Quotas:
         """What is left for the client of the current request, for a page of your own.
 
-        Raises :class:`StorageError` if the storage is down and limits are to fail then.
+        Raises :class:`StorageError` if the storage is down and ``on_storage_error`` is ``deny`` or ``raise``.
         """
         app = app_in_force()
         self._require_served(app)

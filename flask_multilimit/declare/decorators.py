@@ -96,18 +96,18 @@ def rate_limiter(
     """Declare a limiter on a view, a method, any function, or a blueprint: ``@rate_limiter("5/minute", type="ip")``.
     Stack as many as you like: they are checked together, in one step.
 
-    Put it below ``@app.route``. A refused call raises :exc:`RateLimitExceeded` (HTTP 429; 503 if only limits refuse
-    that all clients share and that have a ``reserve``) and leaves every quota as it was.
+    Put it below ``@app.route``. A refused call raises :exc:`RateLimitExceeded` (HTTP 429, or 503 if only limits refuse
+    that all clients share and that have a ``reserve``), and leaves every quota as it was.
 
-    :param first: the ``rules``, unless a callable returns them.
+    :param first: the ``rules``, by position. A callable must be given as ``rules=``.
     :param type: who shares the quota: a :class:`LimitType`, or its name as text; a callable of your own (``name`` is
         then required) that returns the subject of this request, or ``None`` if the limiter does not apply to it; text
         such as ``"header:X-Tenant"`` or ``"module:function"``; or a tuple of these, which together are one subject.
     :param rules: a :class:`Rule`, text such as ``"100/minute; 10/second"``, or several of these; or a callable
         that returns them for the current request, or for the subject, if it takes one. It may return ``None``, ``""``
         or ``[]`` for no limit now, and 0 to let nothing pass. Default: one ``Rule()``, which is 100 in 60 seconds.
-    :param fallback: the rules if the callable raises or returns nonsense, and this process does not know the last good
-        ones of the subject, or several clients may be one (an address). Without either, the request fails.
+    :param fallback: the rules if the callable fails and this process does not know the last good rules of the subject,
+        or if several clients may share the subject (an address). Without either, the request fails.
     :param key: the prefix of its keys; default ``MULTILIMIT_KEY_PREFIX``, which is ``rate_limit:``.
     :param scope: a name for what is limited; limiters with the same scope share their quotas. Default: the
         endpoint, or outside of views the function's own name.
@@ -121,25 +121,25 @@ def rate_limiter(
     :param charge_when: which responses count: statuses such as ``[401, 403]`` or ``"4xx"``, or a callable that is
         called with the response and returns true or false. Each request is charged before the view runs; if its
         response does not count, it is refunded. If the callable fails, the charge stands.
-    :param settle: what the request really cost, which replaces the estimate, ``cost``: a callable of the response that
+    :param settle: what the request really cost, in place of the estimate, ``cost``: a callable of the response that
         returns units, or ``None`` if the estimate stands; ``"header:X-Tokens"`` for a field of the response; or
         ``True`` if the view says it with :func:`settle`. A stream is settled at its end.
     :param settle_header: ``"keep"`` lets clients see that field.
     :param unit: for header fields, what the rules count, if not requests: ``"content-bytes"``, ``"tokens"``.
-    :param shadow: evaluate, count and signal, but never refuse: to try a limit in production.
+    :param shadow: whether it only counts and signals, and never refuses: to try a limit in production.
     :param on_storage_error: what to do when the storage does not answer: ``local``, ``allow``, ``deny`` or
         ``raise``; default ``MULTILIMIT_ON_STORAGE_ERROR``.
     :param wait: seconds, at most 3600, that a request may sleep in its worker until it can pass, or until its turn in
         a ``leaky_bucket`` queue.
     :param ban: a :class:`Ban`: a subject that is refused repeatedly is refused for a time, whatever the rules say.
-    :param reserve: a :class:`Reserve`: a part of each count is kept for requests of a priority.
+    :param reserve: a :class:`Reserve`: a part of each count is kept for requests with a priority.
     :param message: the message to a refused client, or a callable of the :class:`Decision` that returns it.
     :param on_rejected: called with the :class:`Decision` of a refusal; its return value, if any, is the response. If
         that gives no status, it is 429 or 503.
-    :param with_defaults: let the default limits apply, too.
+    :param with_defaults: whether the default limits apply, too.
     :param name: the name of its rules in header fields, and for a type of your own also in keys.
     :returns: a decorator, which can also stand in lists of limits.
-    :raises ConfigurationError: for a mistake, when it is applied; at once, if it has no parentheses.
+    :raises ConfigurationError: for a mistake, when the limiter is applied; at once, if its parentheses are missing.
     """
     options = dict(locals())
     options.pop("first")
