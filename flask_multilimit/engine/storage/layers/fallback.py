@@ -261,7 +261,7 @@ class Fallback:
             share = max(halved // self.workers, min(full // self.workers, 1))
         else:
             given_back = sum(units for change, units in self._given_back.get(hit.key, ()) if change > known)
-            left = _remaining(last.decision, hit) + given_back - self._usage_since(hit, last)
+            left = min(_remaining(last.decision, hit) + given_back, full) - self._usage_since(hit, last)
             share = max(left, 0) // self.workers
         freed = sum(units for change, units in self._freed.get(hit.key, {}).values() if change > known)
         return min(share + freed, full)

@@ -5,6 +5,7 @@ import itertools
 import logging
 import threading
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import pytest
 
@@ -459,6 +460,17 @@ def test_slots_released_after_the_last_answer_are_free_in_an_outage(workers: Wor
     begin_outage(workers)
 
     assert workers.admitted(FOUR, 5) == [2]
+
+
+def test_slot_that_was_released_before_a_reset_is_freed_once(make: Callable[..., Workers]) -> None:
+    workers, plan = make(2), hits(Concurrent(4, 60), cost=2)
+    storage: Any = workers.limiter.outermost
+    storage.release(slots_of(workers.limiter.check(plan)))
+    workers.limiter.reset(plan)
+
+    begin_outage(workers)
+
+    assert workers.admitted(FOUR) == [2, 1]
 
 
 def test_slot_whose_release_is_repeated_in_an_outage_is_freed_once(workers: Workers) -> None:
