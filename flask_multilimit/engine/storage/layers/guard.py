@@ -69,7 +69,8 @@ class GuardedStorage:
             return self._ask(hits, check_id)
         if state is State.OPEN:
             self._outage.recover()
-            return self._decide(hits, (check_id or uuid4()).bytes, self._breaker.latest_error(), charging=True)
+            id_, error = (check_id or uuid4()).bytes, self._breaker.latest_error()
+            return self._decide(hits, id_, error, charging=True, may_be_charged=check_id is not None)
         return self._while_returning(hits, check_id)
 
     def _ask(self, hits: tuple[Hit, ...], check_id: UUID | None) -> Decision:
@@ -184,7 +185,14 @@ class GuardedStorage:
         self, hits: tuple[Hit, ...], check_id: UUID | None, error: StorageError, failures: int
     ) -> Decision:
         self._outage.record_failure(hits, error, failures)
-        return self._decide(hits, (check_id or uuid4()).bytes, error, charging=True, may_be_charged=True)
+        id_, admitted = (check_id or uuid4()).bytes, False
+        try:
+            decision = self._decide(hits, id_, error, charging=True, may_be_charged=True)
+            admitted = decision.allowed
+            return decision
+        finally:
+            if not admitted:
+                self._outage.refund_later(id_, hits)
 
     def _each(
         self,
@@ -237,14 +245,12 @@ class GuardedStorage:
         charging: bool,
         may_be_charged: bool = False,
     ) -> Decision:
-        """Decide in place of the storage. ``may_be_charged``: it may have charged the check although it failed, or may
-        do so when it continues."""
+        """Decide in place of the storage. ``may_be_charged``: it may have charged a check with this id, or may do so
+        when it continues."""
         policies = {self._policy_for(hit) for hit in hits}
-        if policies & {"raise", "deny"}:
-            if may_be_charged:
-                self._outage.refund_later(check_id, hits)
-            if "raise" in policies:
-                raise error
+        if "raise" in policies:
+            raise error
+        if "deny" in policies:
             raise StorageDenied(f"refused while {error}", retry_after=1.0) from error
         decision, _ = self._outage.decide(
             check_id,

@@ -294,22 +294,21 @@ class Outage:
         may_be_charged: bool = False,
     ) -> tuple[Decision, Decision | None]:
         """The decision on ``hits``, of which only the ``local`` ones are limited here; and the decision on the shares
-        of those alone. ``pending``: whether the storage must be charged later. ``may_be_charged``: whether the storage
-        may have charged the check although it failed."""
+        of those alone. ``pending``: whether the storage must be charged later. ``may_be_charged``: whether it may have
+        charged a check with this id."""
         with self._lock:
             decision, on_shares = self.fallback.decide(check_id, hits, local, charging=charging)
             if pending and on_shares is not None and on_shares.charges:
                 self.pending.keep(check_id, Admitted(without_bans(local), on_shares, may_be_charged=may_be_charged))
-            if may_be_charged and not decision.allowed:
-                self._refund_later_if_charged(check_id, hits)
         self._recover_if_pending()
         return decision, on_shares
 
     def refund_later(self, check_id: bytes, hits: tuple[Hit, ...]) -> None:
         """Refund later what the storage may have charged for a check that is not admitted here."""
-        with self._lock:
-            self._refund_later_if_charged(check_id, hits)
-        self._recover_if_pending()
+        if charges := repeatable([Charge(hit, 0) for hit in hits if hit.cost]):
+            with self._lock:
+                self.pending.keep_settlement(check_id, charges)
+            self._recover_if_pending()
 
     def _recover_if_pending(self) -> None:
         """Recover again if anything became pending after the recovery had ended."""
@@ -429,10 +428,6 @@ class Outage:
     def _keep_counted_twice(self, check_id: bytes, on_shares: Decision) -> None:
         if any(charge.hit.rule.holds_slots for charge in on_shares.charges):
             self._counted_twice[check_id] = on_shares
-
-    def _refund_later_if_charged(self, check_id: bytes, hits: tuple[Hit, ...]) -> None:
-        if charges := repeatable([Charge(hit, 0) for hit in hits if hit.cost]):
-            self.pending.keep_settlement(check_id, charges)
 
     def _health(self) -> Health:
         breaker, pending = self.breaker, self.pending

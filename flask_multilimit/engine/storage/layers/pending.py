@@ -34,7 +34,7 @@ class Admitted:
     charged: bool = False
     """Whether the storage was charged for it, even if it failed to take others. Its slots may expire there again."""
     may_be_charged: bool = False
-    """Whether the storage failed when it was asked: it may have charged the check, or may do so when it continues."""
+    """Whether the storage may have charged a check with this id: it failed when it was asked, or was asked before."""
     slots_from_before: bool = False
     """Whether its slots were taken before the outage."""
     excess: tuple[tuple[str, int], ...] = ()

@@ -498,6 +498,20 @@ def test_settlement_waits_until_what_it_settles_is_charged(workers: Workers, bef
     assert workers.storage.peek(plan).remaining == 9 - 2 * before - units
 
 
+@pytest.mark.parametrize("units", [0, 5])
+def test_check_that_is_repeated_in_an_outage_is_settled_in_the_storage_that_charged_it(
+    workers: Workers, units: int
+) -> None:
+    limiter, plan = workers.limiter, hits("9/hour", cost=2)
+    charged = limiter.check(plan)
+    begin_outage(workers)
+
+    limiter.settle(limiter.check(plan, check_id=charged.id), units)
+    workers.mend()
+
+    assert workers.storage.peek(plan).remaining == 9 - units
+
+
 def test_refund_of_a_charge_whose_reply_is_lost_gives_back_what_was_charged(workers: Workers) -> None:
     limiter, plan = workers.limiter, hits([Rule(3600, 9, algorithm="fixed_window"), Rule(3600, 9)], cost=2)
     begin_outage(workers)
