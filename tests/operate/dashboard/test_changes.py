@@ -603,6 +603,15 @@ def test_failed_change_shows_the_error_of_the_storage() -> None:
     assert "it is asleep" in ada.get(f"{ROOT}lists").text
 
 
+def test_history_shows_which_entry_a_change_replaced_and_whose_that_was(app: Flask) -> None:
+    for author in ("ann", "bob"):
+        control_of(app).deny("192.0.2.1", for_="1h", author=author)
+
+    page = browser_of("ada", app).get(f"{ROOT}history").text
+
+    assert page.count("It replaces: deny 192.0.2.1 by ann<") == 1
+
+
 @pytest.mark.parametrize(
     ("since", "until"), [(1e308, None), (1e12, 1e308), (-1e308, 1e300), (253_402_300_800.0, 253_402_300_801.0)]
 )
