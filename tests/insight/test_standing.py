@@ -29,7 +29,8 @@ from flask_multilimit.insight.past import Past, instant_of, standing_at
 from flask_multilimit.insight.standing import BANNED, DISABLED, UNKNOWN, Standing, standing
 from flask_multilimit.insight.text import local_time
 from flask_multilimit.insight.traffic import looking, now
-from flask_multilimit.observe.traffic import reader_of
+from flask_multilimit.observe.traffic import Counts, Refused, reader_of
+from flask_multilimit.observe.traffic.counts import Places, bucket_at, tallies_of
 from flask_multilimit.serve.gate import gate_of
 from support.asking import ask, pass_a_second, statuses, view
 from support.changes import control_of
@@ -1157,6 +1158,20 @@ def test_past_standing_is_banned_only_during_the_ban(any_uri: str) -> None:
     assert past(app, "203.0.113.7", at, endpoint="search").state == "passes"
     assert past(app, "192.0.2.1", at).state == "passes"
     gate_of(app).limiter.close()
+
+
+def test_why_says_how_many_of_the_refusals_came_since_the_instant_beside_them() -> None:
+    storage, earlier = MemoryStorage(), Counts()
+    earlier.refused[Refused("search", "ip-60s", "ip", "203.0.113.7")] = 5
+    storage.tally(tallies_of(Places("rate_limit:"), bucket_at(time.time() - 300), earlier), source="test", number=1)
+    app = app_on(storage)
+    counted(app, *["/search"] * 5)
+
+    (refusal,) = why(app, "203.0.113.7").refusals
+
+    assert (refusal.latest, refusal.refused) == (2, 7)
+    assert re.search(r"REFUSED +ENDPOINT +RULE +SINCE +LAST\n2 of 7 +search ", command(app, "why", "203.0.113.7"))
+    assert ">2 of 7<" in app.test_client().get("/multilimit/subject?who=203.0.113.7").text
 
 
 def test_past_before_the_first_check_is_not_known_as_a_server_that_restarts_empty_has_lost_it(app: Flask) -> None:

@@ -198,7 +198,8 @@ def _refusals(found: Standing | Past) -> list[str]:
     headings = ("REFUSED", *(("SUBJECT",) if several else ()), "ENDPOINT", "RULE", "SINCE", "LAST")
     rows = [
         (
-            str(each.refused),
+            # Those of the latest series, which SINCE and LAST are about, of all in the hour.
+            " of ".join(dict.fromkeys(map(str, (getattr(each, "latest", each.refused), each.refused)))),
             *((each.shown,) if several else ()),
             each.endpoint,
             each.rule,
