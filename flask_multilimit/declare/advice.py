@@ -52,17 +52,11 @@ class Stack:
     def __init__(self, where: str, declarations: tuple[Declaration, ...]) -> None:
         self.where = where
         self.declarations = declarations
-
-    @functools.cached_property
-    def acts_at_end(self) -> bool:
+        self.acts_at_end: bool = any(may_hold_slots(each.rules) or each.settle is True for each in declarations)
         """Whether something may be left to do when a call ends: release slots, or settle by what the function says.
         See also :attr:`overrides_may_take_slots`."""
-        return any(may_hold_slots(each.rules) or each.settle is True for each in self.declarations)
-
-    @functools.cached_property
-    def covered(self) -> frozenset[Declaration]:
+        self.covered: frozenset[Declaration] = frozenset(declarations)
         """The limiters that need not be checked again after this stack, including those for other methods."""
-        return frozenset(self.declarations)
 
 
 class Gate(Protocol):

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache, partial
 from itertools import takewhile
 from types import NoneType
 from typing import Any, Literal
@@ -17,6 +17,7 @@ from typing import Any, Literal
 from ..engine import Ban, ConfigurationError, Decision, Rule
 from ..engine.algorithms import ALGORITHMS
 from ..engine.errors import brief, check_bool, is_number
+from ..engine.forks import cached_property
 from ..engine.hits import OnStorageError, check_ban, check_cost, check_hash_tag, check_hit_cost, check_policy
 from ..engine.keys import NAME_PATTERN, RESERVED_TYPES, HashTag, checked_prefix
 from ..engine.rules import Rules, changed, rules_from

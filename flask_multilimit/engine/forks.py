@@ -11,13 +11,14 @@ no locks: a greenlet that holds one may be waiting for that program.
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from operator import methodcaller
 from threading import Lock
 from typing import Any, Generic, Protocol, TypeVar
@@ -37,6 +38,15 @@ class Locked(Copied, Protocol):
 
     @property
     def _lock(self) -> Any: ...
+
+
+class cached_property(functools.cached_property[T]):  # noqa: N801 - as in functools
+    """Without the lock of all its objects, which it has before Python 3.12, and which a child of a fork would find
+    locked. Two threads may both compute a value."""
+
+    def __init__(self, compute: Callable[[Any], T]) -> None:
+        super().__init__(compute)
+        self.lock: Any = nullcontext()
 
 
 class Lazy(Generic[T]):

@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
 from ipaddress import IPv4Address, IPv6Address
 from uuid import UUID
 
@@ -26,6 +25,7 @@ from ..declare.subjects import (
 )
 from ..engine import ConfigurationError, Hit
 from ..engine.errors import brief
+from ..engine.forks import cached_property
 from ..engine.keys import is_digest
 from ..engine.text import LONGEST_SUBJECT, Phrase, unquoted
 from ..observe.traffic.counts import encodable, short

@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache, partial
 from itertools import groupby
 from math import floor
 from typing import TYPE_CHECKING, Any, cast
@@ -21,6 +21,7 @@ from ..declare.limiter import Declaration
 from ..declare.subjects import ANONYMOUS, EVERYONE, LimitType, Resolve, Subject, SubjectType, numbered, parts_of
 from ..engine import ConfigurationError, Hit, Rule
 from ..engine.bans import MOST_STRIKES
+from ..engine.forks import cached_property
 from ..engine.hits import LARGEST_COST, BanHit, Hits, Origin, ban_hit, part_in_key, settled_hit
 from ..engine.keys import HashTag, escape_subject, stem_of, stem_of_key, stem_of_subject
 from ..engine.rules import NAME

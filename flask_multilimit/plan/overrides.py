@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
-from functools import cached_property
 from math import floor
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,6 +13,7 @@ from ..declare.decorators import rate_limiter
 from ..declare.limiter import Declaration
 from ..declare.subjects import ANONYMOUS, Subject, parts_with_names, spellings, type_name_of, types_in
 from ..engine import ConfigurationError, Rule
+from ..engine.forks import cached_property
 from ..engine.rules import Calendar, calendar_in, fields_of, rule_of
 from ..engine.text import SafeLogger
 from .sources import Named, names_of

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -35,6 +35,7 @@ from ..declare.subjects import (
 )
 from ..engine import ConfigurationError
 from ..engine.errors import check_text, require
+from ..engine.forks import cached_property
 from ..engine.text import Phrase
 from .checks import (
     counted_together,

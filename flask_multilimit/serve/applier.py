@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,7 @@ from ..control.store import KINDS, Store, store_for
 from ..control.watch import ControlFollower, DiskCopy
 from ..declare.advice import Stack
 from ..engine import ConfigurationError
+from ..engine.forks import cached_property
 from ..engine.text import SafeLogger
 from ..observe.events import ControlState
 from ..plan.checks import reject_unstorable

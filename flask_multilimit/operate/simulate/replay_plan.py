@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import TypeVar
 
 from flask import Response
@@ -12,6 +11,7 @@ from flask import Response
 from ...declare.limiter import Declaration
 from ...declare.subjects import ANONYMOUS, EVERYONE, Subject, parts_of
 from ...engine.algorithms.base import COUNTED
+from ...engine.forks import cached_property
 from ...engine.hits import BanHit
 from ...engine.rules import Rules, rules_from
 from ...plan.endpoint import PlannedLimiter

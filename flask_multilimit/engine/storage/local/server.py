@@ -31,7 +31,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import functools
 import importlib.util
 import os
 import pkgutil
@@ -49,7 +48,7 @@ from pathlib import Path
 from typing import IO
 
 from ...errors import StorageError
-from ...forks import LateLock, forking_for_programs, lock_for_forks, master_of_this_process
+from ...forks import LateLock, cached_property, forking_for_programs, lock_for_forks, master_of_this_process
 from ...text import SafeLogger
 from ..redis.failures import RAISE_FILES
 
@@ -111,7 +110,7 @@ class LocalServer:
     def __str__(self) -> str:
         return f"unix://{self.socket}"
 
-    @functools.cached_property
+    @cached_property
     def directory(self) -> Path:
         """The directory of the socket. The default is chosen at the first check, because an app that is started as root
         may run its workers as another user."""

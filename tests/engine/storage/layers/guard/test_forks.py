@@ -13,7 +13,7 @@ import pytest
 
 from engine.storage.layers.guard.workers import SECONDS, Workers, exit_code_of_child
 from flask_multilimit.engine import Limiter, MemoryStorage, forks
-from flask_multilimit.engine.forks import LateLock, OncePerProcess, notice_fork, notify_child
+from flask_multilimit.engine.forks import LateLock, OncePerProcess, cached_property, notice_fork, notify_child
 from flask_multilimit.engine.storage.local.server import LocalServer
 from support.bench import hits
 
@@ -88,6 +88,33 @@ def test_forked_child_gets_a_late_lock_of_its_own() -> None:
     assert exit_code_of_child(lambda: lock().acquire()) == 0
     let_go.set()
     thread.join(SECONDS)
+
+
+class Computed:
+    """Has a property that a thread with an event computes slowly."""
+
+    begun, let_go = threading.Event(), threading.Event()
+
+    @cached_property
+    def value(self) -> int:
+        if threading.current_thread() is not threading.main_thread():
+            self.begun.set()
+            assert self.let_go.wait(SECONDS)
+        return 1
+
+
+def test_forked_child_computes_a_property_that_another_thread_was_computing() -> None:
+    def look() -> None:
+        assert Computed().value == 1
+
+    thread = threading.Thread(target=lambda: Computed().value)
+    thread.start()
+    assert Computed.begun.wait(SECONDS)
+
+    code = exit_code_of_child(look)
+    Computed.let_go.set()
+    thread.join(SECONDS)
+    assert code == 0
 
 
 def test_child_of_a_fork_within_a_task_runs_the_task_again() -> None:
