@@ -23,7 +23,7 @@ import struct
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from threading import Thread
+from threading import RLock, Thread
 from time import monotonic, sleep
 from typing import Any
 
@@ -168,6 +168,7 @@ class Wire:
         for line in self._idle:
             line.finalizer.detach()
         self._idle.clear()
+        self._pool._lock = RLock()  # redis-py 8 takes it before it notices the fork; another thread may have held it
 
     def _take(self, started: float) -> tuple[_Line, float]:
         try:

@@ -16,6 +16,7 @@ from flask_multilimit.engine import Limiter, MemoryStorage, forks
 from flask_multilimit.engine.forks import LateLock, OncePerProcess, cached_property, notice_fork, notify_child
 from flask_multilimit.engine.storage.local.server import LocalServer
 from support.bench import hits
+from support.servers import Server
 
 
 @pytest.fixture
@@ -201,6 +202,18 @@ def test_forked_child_is_not_blocked_by_a_lock_held_in_its_parent(broken: Worker
     assert exit_code_of_child(act, fork) == 0
     thread.join(SECONDS)
     assert limiter.check(hits()).decided_by == "local"
+
+
+def test_forked_child_is_not_blocked_by_a_pool_that_another_thread_was_using(server: Server) -> None:
+    limiter = Limiter(server.url)
+    limiter.check(hits())
+    thread, let_go = in_the_middle_of(limiter.storage.client.connection_pool._lock)  # type: ignore[attr-defined]
+
+    code = exit_code_of_child(lambda: limiter.check(hits()))
+    let_go.set()
+    thread.join(SECONDS)
+    limiter.close()
+    assert code == 0
 
 
 @unannounced
