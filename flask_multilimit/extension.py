@@ -257,7 +257,7 @@ class MultiLimit:
             this request.
         :param method: only this request method.
 
-        Only limiters of the given types answer; if there are none, the decision admits and has no statuses. Raises
+        Only limiters of the given types answer. If there are none, the decision admits, with no statuses. Raises
         :class:`ConfigurationError` for an unknown endpoint or type.
         """
         gate = gate_in_force()
@@ -276,9 +276,9 @@ class MultiLimit:
         """Where a client stands, for support pages: ``multilimit.standing(user="42")``. The same as
         ``flask multilimit why``: lists, bans, what is left of each quota, and what was refused in the last hour.
 
-        Needs an app context, but no request. Charges nothing; the numbers are those of the storage, so with
-        ``memory://`` those of this process. Rules by request are those of this client if their callable takes the
-        subject. Operators' reasons are in it: show a customer :class:`.Usage` instead.
+        Needs an app context, but no request. Charges nothing. With ``memory://``, the numbers are those of this
+        process. A callable for rules is asked about this client if it takes the subject. The answer has operators'
+        reasons in it: show a customer :class:`.Usage` instead.
 
         :param user: the id of a user.
         :param ip: an address.

@@ -36,7 +36,7 @@ MOST_LINES = 1000
 _signals = Namespace()
 
 limits_checked: NamedSignal = _signals.signal("limits-checked")
-"""Sent after every check, allowed or refused. A request is one check, and each limited function that it calls another.
+"""Sent after every check, allowed or refused. A request is one check; so is each limited function that it calls.
 
 :param decision: the :class:`~flask_multilimit.Decision`; ``decision.id`` is the UUID of this check.
 :param endpoint: the endpoint, or for a service function its qualified name.
@@ -82,8 +82,8 @@ limit_event: NamedSignal = _signals.signal("limit-event")
 rules_failed: NamedSignal = _signals.signal("rules-failed")
 """Sent when a callable for rules starts to raise, or to return something that is not a rule.
 
-The last good rules of each subject apply, else the ``fallback`` of the limiter, else the request fails; where several
-clients may be one subject, the ``fallback`` goes first. Sent again only after the callable has worked in between.
+The last good rules of each subject apply, or the ``fallback`` of the limiter, or the request fails. If several clients
+may be one subject, the ``fallback`` comes first. Sent again only after the callable has worked in between.
 
 :param where: where the limiter was declared.
 :param error: what was raised.
@@ -105,7 +105,7 @@ Same argument. Sent from a background thread, outside of any request.
 control_changed: NamedSignal = _signals.signal("control-changed")
 """Sent in each process when it has put a change of limits or lists in force; outside of any request.
 
-:param entries: all that is in force now.
+:param entries: all entries in force now.
 """
 
 control_failed: NamedSignal = _signals.signal("control-failed")
