@@ -24,12 +24,12 @@ PROCESSES = 3
 TIMEOUT = 60
 
 
-def answers_of_workers(server: Server, count: int) -> tuple[list[dict[str, Any]], int]:
-    """What each process reports under a limit of ``count`` a second, and how many checks reached the server."""
+def answers_of_workers(server: Server, seconds: int, count: int) -> tuple[list[dict[str, Any]], int]:
+    """What each process reports under a limit of ``count`` in ``seconds``, and how many checks reached the server."""
     with server.client() as client:
         client.flushall()
         client.config_resetstat()
-        workers = [start(server.url, str(number), str(count)) for number in range(PROCESSES)]
+        workers = [start(server.url, str(number), str(seconds), str(count)) for number in range(PROCESSES)]
         for process in workers:
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
@@ -54,7 +54,7 @@ def finish(workers: list[subprocess.Popen[str]]) -> Iterator[str]:
 
 def test_processes_on_a_server_never_admit_more_than_the_count_in_any_window(server: Server) -> None:
     """Each check was admitted between two instants. No window may certainly hold too many of them."""
-    answers, _ = answers_of_workers(server, 300)
+    answers, _ = answers_of_workers(server, 1, 300)
 
     admitted = sorted(tuple(each) for answer in answers for each in answer["admitted"])
     for begin, _ in admitted:
@@ -64,8 +64,9 @@ def test_processes_on_a_server_never_admit_more_than_the_count_in_any_window(ser
 
 
 def test_leases_of_several_processes_save_two_thirds_of_the_commands(server: Server) -> None:
-    """One check in twenty has a rule without a lease. Of the others, about one in twenty asks the server."""
-    answers, questions = answers_of_workers(server, 500_000)
+    """One check in twenty has a rule without a lease. Of the others, about one in twenty asks the server: even a busy
+    machine spends a lease within an hour."""
+    answers, questions = answers_of_workers(server, 3600, 500_000)
     admitted = sum(len(answer["admitted"]) for answer in answers)
     assert questions < admitted / 3
 

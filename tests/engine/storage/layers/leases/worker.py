@@ -1,7 +1,7 @@
 """One of the processes of test_server.py: it checks from several threads, and records what was admitted and when.
 
-It is called with the address of the server, a name and the count of the leased rule, says when it is ready, and
-begins when it is told to.
+It is called with the address of the server, a name, and the time and count of the leased rule, says when it is ready,
+and begins when it is told to.
 """
 
 import json
@@ -28,9 +28,9 @@ def spend(url: str) -> None:
         SPENDING[-1].check(SPENT)
 
 
-def main(url: str, name: str, count: str) -> None:
+def main(url: str, name: str, seconds: str, count: str) -> None:
     limiter = Limiter(LeasingStorage(GuardedStorage(storage_from_uri(url, timeout=30))))
-    leased = hits_for(Rule(1, int(count), lease=LEASE), scope="api")
+    leased = hits_for(Rule(int(seconds), int(count), lease=LEASE), scope="api")
     mixed = (*leased, *hits_for(OWN, scope="own", subject=f"user:{name}"))
     admitted: list[tuple[int, int]] = []
 
