@@ -9,8 +9,10 @@ import sys
 import threading
 import time
 import weakref
+from collections import defaultdict
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from itertools import dropwhile
 from math import inf
 from traceback import walk_stack
@@ -130,10 +132,9 @@ class Beat:
 
     def _seconds_until_due(self, turn: object) -> float | None:
         """Seconds until the task is due; ``None`` if the thread of ``turn`` must end. The caller holds the lock."""
-        if self._turn is not turn:
-            return None
-        if self.wakes_at == NEVER:
+        if self._turn is turn and self.wakes_at == NEVER:
             self._turn = None
+        if self._turn is not turn:
             return None
         left = self.wakes_at - self._clock()
         if left <= 0:
@@ -182,10 +183,8 @@ def _wait(beating: weakref.ref[Beat], condition: threading.Condition, turn: obje
         while (beat := beating()) is not None:
             left = beat._seconds_until_due(turn)
             del beat
-            if left is None:
-                return False
-            if left <= 0:
-                return True
+            if left is None or left <= 0:
+                return left is not None
             condition.wait(left)
         return False
 
@@ -250,15 +249,16 @@ _children = _Children()
 
 ENDS_ANYWHERE = sys.implementation.name != "cpython" or "free-threading" in sys.version
 """Whether a dropped object may end at any point of any code: without the GIL, another thread may drop it."""
-_phases: dict[str, object] = {"start": None, "stop": None}
-"""Its last key is ``"start"`` while garbage is collected, ``"stop"`` afterwards."""
+_identify = getattr(threading, "get_native_id", threading.get_ident)  # gevent replaces the latter by one in Python
+_phases: dict[str, int] = defaultdict(_identify, start=0, stop=0)
+"""Its last key is ``"start"`` while a thread, whose id is there, collects garbage; ``"stop"`` afterwards."""
 
 
 def interrupts() -> bool:
     """Whether the caller may be the end of a dropped object that interrupts other code of this thread, perhaps inside
-    of a lock that it needs: garbage is collected, perhaps in another thread, or it interrupts code of this package."""
+    of a lock that it needs: this thread collects garbage, or it interrupts code of this package."""
     if not ENDS_ANYWHERE:
-        return next(reversed(_phases), "") == "start"
+        return next(reversed(_phases), "") == "start" and _phases.get("start") == _identify()
     modules = [str(frame.f_globals.get("__name__")) for frame, _ in walk_stack(sys._getframe())]
     below = dropwhile(lambda module: module.startswith("flask_multilimit."), modules)
     return any(module.startswith(_WITH_LOCKS) for module in below)
@@ -267,8 +267,9 @@ def interrupts() -> bool:
 _WITH_LOCKS = ("flask_multilimit.engine.", "flask_multilimit.observe.")
 
 # Not functions in Python: these let other threads run amid an allocation, and then CPython 3.11 crashes if two threads
-# are the first that need the __dict__ of one object. PyPy has no callbacks.
-getattr(gc, "callbacks", []).extend([_phases.pop, _phases.__setitem__])
+# are the first that need the __dict__ of one object. So format() reads the phase that was removed, which adds it again
+# with the id of the thread. PyPy has no callbacks.
+getattr(gc, "callbacks", []).extend([_phases.pop, partial("{0[start]}{0[stop]}".format, _phases)])
 
 
 # uWSGI

@@ -16,6 +16,7 @@ from flask_multilimit.declare.advice import Holder
 from flask_multilimit.engine import Limiter, hits_for
 from flask_multilimit.engine.slots import KEEPER
 from support.doubles import raising
+from support.threads import another_collects_garbage
 from support.waiting import PATIENCE, until
 
 one_at_once = rate_limiter(rules="1 at once", scope="export")
@@ -220,6 +221,17 @@ def test_dropped_generator_settles_and_releases_in_another_thread_when_garbage_i
 
     until(lambda: bool(ends))
     assert ends != [threading.current_thread()], "this one may hold the lock of a storage"
+
+
+def test_work_that_ends_is_settled_by_its_thread_while_another_collects_garbage() -> None:
+    """Otherwise many requests of a busy process would leave their ends to one thread, which makes them later."""
+    ends, holder = list[threading.Thread](), Holder()
+    holder.at_end.append(lambda: ends.append(threading.current_thread()))
+
+    with another_collects_garbage():
+        holder.end()
+
+    assert ends == [threading.current_thread()]
 
 
 def test_work_that_is_dropped_before_its_end_is_settled() -> None:

@@ -9,7 +9,9 @@ from flask_multilimit import ConfigurationError, Rule
 from flask_multilimit.engine import Decision, Limiter, MemoryStorage, StorageError, hits_for
 from support.bench import hits, rule
 from support.clock import Clock
+from support.doubles import raising
 from support.rates import RATES
+from support.threads import another_collects_garbage
 
 
 @pytest.mark.parametrize(("units", "remaining", "debt"), [(1, 9, 0), (3, 7, 0), (347, 0, 337)])
@@ -120,6 +122,19 @@ def test_settlement_is_not_repeated_after_its_reply_was_lost(monkeypatch: pytest
 
     assert limiter.settle(decision, 9).remaining == 6
     assert limiter.peek(plan).remaining == 6
+
+
+def test_settlement_is_made_or_raises_while_another_thread_collects_garbage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the end of a dropped object must let a thread settle, and the error of that is only logged."""
+    limiter, plan = Limiter(), hits("10/minute")
+    first, second = limiter.check(plan), limiter.check(plan)
+    with another_collects_garbage():
+        limiter.refund(first)
+        assert limiter.peek(plan).remaining == 9
+
+        monkeypatch.setattr(limiter.storage, "settle", raising(StorageError("it is broken")))
+        with pytest.raises(StorageError):
+            limiter.refund(second)
 
 
 @pytest.mark.parametrize("algorithm", RATES)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import io
 import re
 import threading
@@ -42,13 +41,11 @@ TOKENS = Rule(3600, 1000, algorithm="fixed_window")
 
 
 @pytest.fixture
-def app() -> Iterator[Flask]:
+def app() -> Flask:
     app = Flask("chat")
     app.config["TESTING"] = True
     MultiLimit(app)
-    gc.disable()  # a stream that ends while any thread collects garbage is settled later, by another thread
-    yield app
-    gc.enable()
+    return app
 
 
 def serve(app: Flask, view: Callable[[], Any], **options: Any) -> Callable[..., TestResponse]:
