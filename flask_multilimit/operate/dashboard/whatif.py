@@ -343,7 +343,8 @@ def what_if_page() -> Response:
     try:
         answer = _of_uploaded(form) if request.method == "POST" else of_recorded(form)
     except ConfigurationError as error:
-        problem, status = message_of(error), 400 if request.values else 200  # without values, the page was only opened
+        was_only_opened = {*request.values} <= {"lang"}
+        problem, status = message_of(error), 200 if was_only_opened else 400
     except (Forbidden, TooManyRequests) as error:
         if request.method == "POST":
             raise
