@@ -173,12 +173,12 @@ def test_ban_deny_and_override_of_an_allowed_client_say_that_it_stays_allowed(on
 
 
 def test_change_of_a_rule_that_a_callable_names_says_that_no_rule_may_have_this_name(on_server: Command) -> None:
-    def note(*command: str) -> bool:
+    def note(*command: str) -> str:
         run = on_server(*command, "--for", "1h", "--dry-run")
-        return "Nothing changes unless one of them is called api_key-6s." in run.out_on_one_line
+        return run.out_on_one_line.partition("Nothing changes unless one of them is ")[2].split(".")[0]
 
-    assert note("set", "api.search", "api_key-6s", "9/minute")
-    assert note("set", "*", "api_key-6s", "--off")
+    assert note("set", "api.search", "api_key-6s", "9/minute") == "called api_key-6s"
+    assert note("set", "*", "api_key-6s", "--off") == "called api_key-6s"
     assert not note("set", "api.search", "--limiter", "api_key", "--times", "2")
     assert not note("set", "update", "ip-20s", "50 per 20 seconds")
 
