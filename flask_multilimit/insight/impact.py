@@ -107,7 +107,7 @@ def _notes(gate: AppGate, preview: Preview) -> Iterable[str]:
     changed = [text for each in preview.endpoints for text in _by_name(_differing(each).after).values()]
     if isinstance(entry, Override) and entry.rule and any(text.startswith("rules by request") for text in changed):
         yield Phrase(NOT_NAMED_YET, name=entry.rule)
-    counts = [int(rule["count"]) for text in changed if (rule := _RULE.match(text))]
+    counts = [int(rule["count"]) for text in changed if (rule := _RULE.match(text)) and not text.endswith(_SHADOW)]
     if counts and gate.settings.on_storage_error == "local" and min(counts) < (known_worker_count(gate) or 1):
         yield NO_SHARE
 

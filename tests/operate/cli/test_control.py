@@ -137,8 +137,11 @@ def test_set_warns_when_count_is_below_number_of_workers(on_server: Command) -> 
         on_server("set", "update", "ip-20s", f"{count} per 20 seconds", "--for", "1h", "--dry-run") for count in (2, 4)
     )
 
+    shadow = on_server("set", "update", "--limit", "2/minute", "--shadow", "--for", "1h", "--dry-run")
+
     assert warning in few.out_on_one_line
     assert warning not in enough.out_on_one_line
+    assert warning not in shadow.out_on_one_line, "a shadow refuses nobody in an outage either"
 
 
 def test_ban_and_deny_of_one_ipv6_address_warn_of_the_others(on_server: Command) -> None:
