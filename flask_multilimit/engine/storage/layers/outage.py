@@ -191,10 +191,12 @@ class Outage:
             if failures != self.breaker.failures:
                 return
             begins = not self.breaker.has_failed
+            self.fallback.gathered_at = None
             if begins:
                 self._share_between(count_workers(self._given_workers))
                 self.pending.begin()
-                self._leave_slots_to_storage()  # its last answer counts them
+                for check_id, on_shares in list(self._counted_twice.items()):  # the last answer counts these slots
+                    self._refund_counted_twice(check_id, [hit.key for hit in on_shares.hits if hit.rule.holds_slots])
                 self.fallback.begin()
             self.breaker.fail(hits, error)  # last: if this is interrupted, the next failure begins the outage
             health = self._health()
@@ -261,6 +263,7 @@ class Outage:
         except StorageError as error:
             with self._lock:
                 self.breaker.fail_again(error)
+                self.fallback.gathered_at = None  # it may have been charged since
         is_done = self.breaker.state is not State.OPEN and not self.pending
         return None if is_done else max(self._probed_at + PROBE_SECONDS - time.monotonic(), 0.0)
 
@@ -413,11 +416,6 @@ class Outage:
             self.pending.reset(set(keys))
 
     # The callers of these hold the lock
-
-    def _leave_slots_to_storage(self) -> None:
-        """Count slots that count twice only in the storage from now on."""
-        for check_id, on_shares in list(self._counted_twice.items()):
-            self._refund_counted_twice(check_id, [hit.key for hit in on_shares.hits if hit.rule.holds_slots])
 
     def _refund_counted_twice(self, check_id: bytes, keys: Sequence[str]) -> None:
         """Refund here what is counted twice."""

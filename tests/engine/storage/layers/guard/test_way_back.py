@@ -1112,6 +1112,23 @@ def test_slot_taken_while_half_open_counts_once_in_the_next_outage(returning: Wo
     assert returning.admitted(FOUR, 5) == [3]
 
 
+def test_slot_that_the_storage_took_before_it_failed_again_is_taken_from_its_last_answer(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pending, "BATCH", 1)
+    limiter = workers.limiter
+    limiter.check((*hits("9/hour"), *FOUR))
+    begin_outage(workers)
+    work = Work(workers, 2)
+    fails_first(workers.storage, "check_many", None, None, *[StorageError("down")] * 99)
+    workers.storage.error = None
+    until(lambda: limiter.health().pending == 1 and limiter.health().breaker == "open")
+
+    work.storage.renew(slots_of(work.held[0]))
+
+    assert workers.admitted(FOUR) == [1]
+
+
 def test_slots_charged_to_the_storage_do_not_count_locally_in_the_next_outage(workers: Workers) -> None:
     limiter = workers.limiter
     begin_outage(workers)
