@@ -26,7 +26,7 @@ from flask_multilimit.engine import (
 )
 from flask_multilimit.engine.decision import FALLBACKS
 from flask_multilimit.engine.storage import storage_from
-from support.bench import hits, rule
+from support.bench import connect, hits, rule
 from support.cluster import Cluster
 from support.forks import forked
 from support.liar import Liar
@@ -363,6 +363,7 @@ def test_check_on_a_frozen_shard_refunds_the_other_shards(binary: Binary, first:
         limiter = Limiter(storage_from_uri(cluster.uri, timeout=0.2))
         living, dead = hits("9/hour; 9/day", scope="application"), hits("9/hour", scope="shop")
         plan = living + dead if first else dead + living
+        connect(limiter, plan)
         limiter.check(plan)
         cluster.servers[0].suspend()
 

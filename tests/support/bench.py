@@ -1,5 +1,6 @@
 """The bench of the engine's tests: a limiter under the clock of the test, and short ways to use it."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,12 +8,13 @@ import redis
 from redis.cluster import RedisCluster
 from redis.exceptions import ResponseError
 
-from flask_multilimit.engine import Hit, Limiter, RedisStorage, Rule, hits_for
+from flask_multilimit.engine import Hit, Limiter, RedisStorage, Rule, StorageError, hits_for
 from flask_multilimit.engine.rules import Rules
 from flask_multilimit.engine.storage import storage_from
 from flask_multilimit.engine.storage.schemes import DEFAULT_TIMEOUT
 from support.clock import Clock
 from support.server_clock import CLOCK_KEY
+from support.waiting import until
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,17 @@ def _died_at_by_ttl(client: redis.Redis, key: str | bytes) -> int:
 
 def hits(rules: Rules = "5/minute", *, scope: str = "api", subject: str = "ada", cost: int = 1) -> tuple[Hit, ...]:
     return hits_for(rules, scope=scope, subject=f"user:{subject}", cost=cost)
+
+
+def connect(limiter: Limiter, plan: tuple[Hit, ...]) -> None:
+    """Connect to the servers of ``plan``, which may take a busy machine longer than the timeout of ``limiter``."""
+
+    def connects() -> bool:
+        with suppress(StorageError):
+            return limiter.peek(plan).allowed
+        return False
+
+    until(connects)
 
 
 def rule(algorithm: str, time: float = 10, count: int = 5, name: str | None = None) -> Rule:

@@ -97,7 +97,9 @@ def test_refund_of_a_sliding_window_does_not_let_other_units_expire_early(served
 
     last = served.check(plan)
 
-    assert end_of_millisecond(dies_at(client, plan[0].key)) >= last.at + 200_000
+    expires_at = dies_at(client, plan[0].key)
+    is_late = server_microseconds(client) >= last.at + 200_000  # then the key may be gone
+    assert is_late or end_of_millisecond(expires_at) >= last.at + 200_000
 
 
 def wait_until(client: redis.Redis, instant: int) -> None:
