@@ -122,7 +122,8 @@ class Wanted:
         for pattern in self.endpoints:
             if not any(fnmatchcase(place.name, pattern) for place in places):
                 raise ConfigurationError(f'Usage: endpoints: no endpoint is called "{pattern}"')
-        listed = [*gate.plans.declared.all_limiters(), *(each.planned for place in places for each in place.limiters)]
+        declared = (limiter for plan in gate.plans.declared.made for limiter in plan.limiters)  # each request asks
+        listed = [*declared, *(each.planned for place in places for each in place.limiters)]
         known = {name for each in listed for name in (each.declaration.shown_name, *dict(each.rules))}
         unknown = [name for name in self.limits if name not in known]
         if unknown and not any(each.dynamic for each in listed):

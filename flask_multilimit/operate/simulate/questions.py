@@ -180,8 +180,7 @@ def limits_of(app: Flask, limits: Limits | None = None) -> LimitSet:
 def _header_fields(plans: Plans) -> dict[str, str]:
     """The header fields that types take their subjects from, by the name of the type. A log must contain them."""
     found: dict[str, str] = {}
-    for limiter in plans.all_limiters():
-        declared = limiter.declaration
+    for declared in (limiter.declaration for limiter in plans.all_limiters()):
         named = zip(parts_of(declared.type, declared.name), types_in(declared.type), strict=True)
         found.update({name: type_.header for name, type_ in named if isinstance(type_, HeaderType)})
     return found
