@@ -52,8 +52,8 @@ PRUNING_PAUSE = 20
 LONGEST_PAUSE = 5.0
 """The longest such pause, in seconds: entries must not end much later than they say."""
 
-_generator = random.Random()
-"""A generator of this module: an app may have seeded the shared one."""
+_generator = random.SystemRandom()
+"""Without a state, which forked workers would share, and an app may have seeded."""
 
 EMPTY = Document()
 """The document while nobody has changed anything."""

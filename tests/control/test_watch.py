@@ -21,7 +21,7 @@ from flask_multilimit.control import Control, ControlConflict, watch
 from flask_multilimit.control.control import MOST_TRIES
 from flask_multilimit.control.document import Document
 from flask_multilimit.control.store import StoreInStorage
-from flask_multilimit.control.watch import ControlFollower
+from flask_multilimit.control.watch import ControlFollower, _generator
 from flask_multilimit.engine import RedisStorage, StorageError
 from flask_multilimit.engine.storage.redis.failures import RIGHTS, RIGHTS_OF_OPERATORS, RIGHTS_OF_WORKERS
 from flask_multilimit.plan.changes import ChangeValidator
@@ -274,6 +274,11 @@ def test_forked_child_follows_changes(on_server: str) -> None:
     shop_on(on_server).control.deny("198.51.100.7", lasting=True)
 
     of_child()
+
+
+def test_forked_workers_look_for_changes_at_different_times() -> None:
+    first, second = forked(_generator.random), forked(_generator.random)
+    assert first() != second()
 
 
 class TestConcurrentWriters:
