@@ -13,7 +13,7 @@ from typing import Any
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from ...errors import StorageError
-from ...forks import notify_child
+from ...forks import LateLock
 from ..addresses import Address
 from ..redis.connections import Deadline
 from ..redis.failures import REMEDIES, storage_error
@@ -60,8 +60,7 @@ class HashSlots:
         self._deadline = deadline
         self._owners: list[Address | None] | None = None
         self._learned_at = 0.0
-        self._lock = threading.Lock()
-        notify_child(self)
+        self._lock = LateLock()
 
     def owner(self, hash_slot: int) -> Address:
         """The server that owns ``hash_slot``."""
@@ -93,9 +92,6 @@ class HashSlots:
         self._ask_last(address)
         self._owners = None
 
-    def _after_fork_in_child(self) -> None:
-        self._lock = threading.Lock()
-
     def _ask_last(self, address: Address) -> None:
         self.servers = [*(other for other in self.servers if other != address), address]
 
@@ -109,7 +105,7 @@ class HashSlots:
 
     @contextmanager
     def _exclusively(self) -> Iterator[None]:
-        lock, taken = self._lock, [False]
+        lock, taken = self._lock(), [False]
         try:
             with suppress(TimeoutError):
                 # In C, because a signal handler may raise between two steps in Python.

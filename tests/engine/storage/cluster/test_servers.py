@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 from collections.abc import Callable
 from math import inf
 from typing import Any
@@ -33,6 +35,7 @@ from flask_multilimit.engine.storage.redis.scripts import script
 from flask_multilimit.engine.storage.redis.storage import RedisStorage
 from support.bench import hits
 from support.cluster import Cluster
+from support.waiting import PATIENCE
 
 FIRST, SECOND = ("10.0.0.1", 6379), ("10.0.0.2", 6379)
 """The first owns all slots until it fails, then the second."""
@@ -390,3 +393,39 @@ def test_the_only_known_server_is_asked_again_after_it_has_failed() -> None:
     assert slots.owner(0) == FIRST
     slots.record_failure(FIRST)
     assert slots.owner(0) == FIRST
+
+
+PATCHED_LATER = """
+from flask_multilimit.engine.storage.cluster.hash_slots import HASH_SLOTS, HashSlots
+from flask_multilimit.engine.storage.redis.connections import Deadline
+
+
+def ask(_):
+    greenlets.append(gevent.spawn(slots.owner, 1))
+    gevent.sleep(0)
+    return [[0, HASH_SLOTS - 1, ["10.0.0.2", 7001]]]
+
+
+deadline = Deadline(5)
+slots = HashSlots([("10.0.0.1", 7001)], ask, deadline)
+
+from gevent import monkey
+
+monkey.patch_all(ssl=False)
+
+import gevent
+
+greenlets = []
+deadline.start()
+slots.owner(0)
+gevent.joinall(greenlets, raise_error=True)
+print(greenlets[0].value)
+"""
+
+
+def test_greenlets_wait_for_the_owners_although_the_app_was_made_before_gevent_patched_python() -> None:
+    """As with ``gunicorn --preload``, which patches Python in its workers."""
+    command = [sys.executable, "-c", PATCHED_LATER]
+    made = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+
+    assert (made.stdout, made.stderr) == ("('10.0.0.2', 7001)\n", "")
