@@ -11,6 +11,7 @@ from typing_extensions import Self
 
 RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 COMMAND = re.compile(rb"^\*\d+\r$", re.MULTILINE)
+PING, PONG = b"*1\r\n$4\r\nPING\r\n", b"+PONG\r\n"
 
 
 class FaultProxy:
@@ -23,7 +24,7 @@ class FaultProxy:
     - ``lost reply``: the request is passed on, and the connection closed before the reply
     - ``cut``: the connection is closed after half of the reply
     - ``dribble``: the reply comes byte by byte, one every ``seconds``
-    - ``says``: every command is answered with ``reply``
+    - ``says``: every command is answered with ``reply``, in its turn: the server is asked for a PONG in place of it
     """
 
     def __init__(self, target: str) -> None:
@@ -34,7 +35,7 @@ class FaultProxy:
         self._silent: set[socket.socket] = set()
         self.fault: str | None = None
         self.seconds = 0.0
-        self.reply = b""
+        self._reply = PONG
         self.once = False
 
     def __enter__(self) -> Self:
@@ -50,7 +51,7 @@ class FaultProxy:
 
     def begin(self, fault: str, *, seconds: float = 0.0, reply: bytes = b"", once: bool = False) -> None:
         """Begin a fault. With ``once``, it ends with the next loss."""
-        self.seconds, self.reply, self.once, self.fault = seconds, reply, once, fault
+        self.seconds, self._reply, self.once, self.fault = seconds, reply or self._reply, once, fault
         if fault == "reset":
             self._close_all()
 
@@ -98,7 +99,7 @@ class FaultProxy:
         if self.fault == "lost request":
             return self._lost()
         if self.fault == "says":
-            source.sendall(self.reply * len(COMMAND.findall(data)))
+            sink.sendall(PING * len(COMMAND.findall(data)))
         elif self.fault != "blackhole":
             if source.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):  # it was reset: the client has repeated this
                 return False
@@ -107,7 +108,7 @@ class FaultProxy:
 
     def _replies(self, data: bytes, source: socket.socket, sink: socket.socket) -> bool:
         del source
-        fault = self.fault
+        fault, data = self.fault, data.replace(PONG, self._reply)
         if fault == "blackhole":
             return True
         if fault == "lost reply":
