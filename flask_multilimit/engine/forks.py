@@ -41,8 +41,7 @@ class Locked(Copied, Protocol):
 
 
 class cached_property(functools.cached_property[T]):  # noqa: N801 - as in functools
-    """Without the lock of all its objects, which it has before Python 3.12, and which a child of a fork would find
-    locked. Two threads may both compute a value."""
+    """Without its lock of before Python 3.12, which a child of a fork may find locked. Two threads may compute it."""
 
     def __init__(self, compute: Callable[[Any], T]) -> None:
         super().__init__(compute)
