@@ -93,7 +93,9 @@ def test_worker_user_may_do_everything_a_worker_does(server: Server, admin: Any)
 def test_worker_user_may_reset_a_subject_everywhere_with_the_rights_that_the_page_adds(
     server: Server, admin: Any
 ) -> None:
-    (further,) = re.findall("and `(.*)` to \\[reset a subject", (DOCS / "how-to" / "redis-access.md").read_text())
+    (further,) = re.findall(
+        r"and `(.*)`,\s+if they \[reset a subject", (DOCS / "how-to" / "redis-access.md").read_text()
+    )
     app = served(made(uri_of(server, admin, "worker", f"{WORKER} {further}")))
     with app.app_context():
         assert app.extensions["multilimit"].reset(subject=f"ip:{CLIENT}", reach="everywhere") > 0
