@@ -79,7 +79,8 @@ def test_refused_handshake_is_a_429_response(program: Program) -> None:
 
     refused = program.get("/rated", HANDSHAKE)
 
-    assert (refused.status, refused.headers["Retry-After"]) == (429, "60")
+    assert refused.status == 429
+    assert 50 <= int(refused.headers["Retry-After"]) <= 60
     assert json.loads(refused.text)["violated-policies"] == ["default-60s"]
 
 
