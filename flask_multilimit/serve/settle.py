@@ -268,7 +268,7 @@ def units_from(given: object) -> int:
 
 def require_response(settling: Sequence[Applied]) -> None:
     """Raise :class:`ConfigurationError` if charges depend on a response, and there will be none."""
-    by_response = [each.declaration for each in settling if each.declaration.settle is not True]
+    by_response = [each.declaration for each in settling if each.hits and each.declaration.settle is not True]
     if by_response and not has_request_context():
         option = "settle" if by_response[0].settle is not None else "charge_when"
         raise ConfigurationError(f"{option} needs the response of a request, and this call is outside of one")

@@ -596,6 +596,12 @@ def test_settle_callable_outside_a_request_is_an_error(app: Flask) -> None:
         service()  # type: ignore[no-untyped-call]
 
 
+def test_settle_callable_outside_a_request_is_no_error_where_its_rules_are_no_limit_now(app: Flask) -> None:
+    service = rate_limiter(rules=lambda: None, settle=lambda _: 1)(lambda: "ok")
+    with app.app_context():
+        assert service() == "ok"  # type: ignore[no-untyped-call]
+
+
 # Functions that are no views
 
 
