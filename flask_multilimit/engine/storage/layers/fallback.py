@@ -258,13 +258,13 @@ class Fallback:
         known = 0 if last is None else last.changes
         if last is None:
             halved = full if self.workers == 1 else full // 2
-            share = max(halved // self.workers, min(full // self.workers, 1))
+            free = share = max(halved // self.workers, min(full // self.workers, 1))
         else:
             given_back = sum(units for change, units in self._given_back.get(hit.key, ()) if change > known)
-            left = min(_remaining(last.decision, hit) + given_back, full) - self._usage_since(hit, last)
-            share = max(left, 0) // self.workers
+            free = min(_remaining(last.decision, hit) + given_back, full)
+            share = max(free - self._usage_since(hit, last), 0) // self.workers
         freed = sum(units for change, units in self._freed.get(hit.key, {}).values() if change > known)
-        return min(share + freed, full)
+        return min(share + min(freed, full - free), full)  # a reset may have freed them before
 
     def _charge_known_usage(self, hit: Hit) -> None:
         """Charge units so that no more is left here than this process's share of what was left in the storage."""

@@ -473,6 +473,24 @@ def test_slot_that_was_released_before_a_reset_is_freed_once(make: Callable[...,
     assert workers.admitted(FOUR) == [2, 1]
 
 
+@pytest.mark.parametrize(("renewed", "ends", "admitted"), [(False, True, 2), (True, True, 2), (True, False, 0)])
+def test_slots_that_were_in_use_at_a_reset_count_in_the_share_of_their_worker(
+    make: Callable[..., Workers], *, renewed: bool, ends: bool, admitted: int
+) -> None:
+    workers, plan = make(2), hits(Concurrent(4, 60), cost=2)
+    storage: Any = workers.limiter.outermost
+    slots = slots_of(workers.limiter.check(plan))
+    workers.limiter.reset(plan)
+    begin_outage(workers)
+
+    if renewed:
+        storage.renew(slots)
+    if ends:
+        storage.release(slots)
+
+    assert workers.admitted(FOUR) == [admitted, 1]
+
+
 def test_slot_whose_release_is_repeated_in_an_outage_is_freed_once(workers: Workers) -> None:
     """The first release took effect, but its reply was lost."""
     work, ended = Work(workers, 3), slots_of(workers.limiter.check(FOUR))
