@@ -257,13 +257,14 @@ class Outage:
 
     def _probe(self) -> float | None:
         """The task of the beat."""
-        self._probed_at = time.monotonic()
+        self._probed_at, failures = time.monotonic(), self.breaker.failures
         try:
             self._ask_and_charge()
         except StorageError as error:
             with self._lock:
+                if self.breaker.state is not State.OPEN or failures != self.breaker.failures:
+                    self.fallback.gathered_at = None  # it may have been charged since
                 self.breaker.fail_again(error)
-                self.fallback.gathered_at = None  # it may have been charged since
         is_done = self.breaker.state is not State.OPEN and not self.pending
         return None if is_done else max(self._probed_at + PROBE_SECONDS - time.monotonic(), 0.0)
 

@@ -1129,6 +1129,17 @@ def test_slot_that_the_storage_took_before_it_failed_again_is_taken_from_its_las
     assert workers.admitted(FOUR) == [1]
 
 
+def test_last_answers_are_not_gathered_again_when_a_probe_is_not_answered(workers: Workers) -> None:
+    """That may take a tenth of a second, in which all requests wait."""
+    storage: Any = workers.limiter.outermost
+    begin_outage(workers)
+    assert workers.admitted(FOUR) == [4]
+
+    storage.stop()  # probes at once, for what it has admitted
+
+    assert storage._outage.fallback.gathered_at is not None
+
+
 def test_slots_charged_to_the_storage_do_not_count_locally_in_the_next_outage(workers: Workers) -> None:
     limiter = workers.limiter
     begin_outage(workers)
