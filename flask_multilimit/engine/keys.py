@@ -147,7 +147,8 @@ def type_and_value(name: object) -> tuple[str, str]:
     has_type = bool(colon and type_) and not type_[0].isdigit() and not is_misspelled(type_)
     is_address = _is_ipv6(f"{type_}:{value}")
     if not has_type or name == f"{EVERYONE}:" or is_address:
-        raise ConfigurationError(f"subject {brief(name)}: {'this is an IPv6 address; ' * is_address}{NAMES}")
+        why = "this is an IPv6 address; " if is_address else ""
+        raise ConfigurationError(f"subject {brief(name)}: {why}{NAMES}")
     return type_, value
 
 

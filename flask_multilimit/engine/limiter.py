@@ -295,7 +295,8 @@ class Limiter:
         check_iterable("hits", hits, "what hits_for(...) returns, a list of Hit, or keys")
         given = tuple(hits)
         own = self._with_overridden(tuple(each for each in given if isinstance(each, Hit)), hits)
-        keys = list(dict.fromkeys(map(_key_of, (*given, *own))))
+        named = (each if isinstance(each, str) else checked_hits((each,))[0].key for each in (*given, *own))
+        keys = list(dict.fromkeys(named))
         for first in range(0, len(keys), RESET_TOGETHER):
             self._storage.reset(keys[first : first + RESET_TOGETHER])
 
@@ -305,10 +306,6 @@ class Limiter:
         expire."""
         self._storage.close()
         KEEPER.forget_all(self._storage)
-
-
-def _key_of(hit: Hit | str) -> str:
-    return hit if isinstance(hit, str) else checked_hits((hit,))[0].key
 
 
 class _Block:

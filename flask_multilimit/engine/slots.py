@@ -240,7 +240,8 @@ class Keeper:
         for storage, releases in _by_storage(failed):
             self._retry_releases(storage, releases)
         while self._unconfirmed:  # last, because this waits for a storage that stalls
-            _call_and_log(partial(_confirm, cast("Storage", self._unconfirmed.popitem()[1])))
+            _, unconfirmed = self._unconfirmed.popitem()
+            _call_and_log(partial(_confirm, cast("Storage", unconfirmed)))
 
     def _renew(self, storage: KeepsSlots, due: list[_Held], now: float) -> None:
         failures = list[tuple[list[_Held], Exception]]()

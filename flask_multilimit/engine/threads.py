@@ -132,9 +132,10 @@ class Beat:
 
     def _seconds_until_due(self, turn: object) -> float | None:
         """Seconds until the task is due; ``None`` if the thread of ``turn`` must end. The caller holds the lock."""
-        if self._turn is turn and self.wakes_at == NEVER:
-            self._turn = None
         if self._turn is not turn:
+            return None
+        if self.wakes_at == NEVER:
+            self._turn = None
             return None
         left = self.wakes_at - self._clock()
         if left <= 0:
@@ -180,11 +181,10 @@ def _run(beating: weakref.ref[Beat], condition: threading.Condition, turn: objec
 def _wait(beating: weakref.ref[Beat], condition: threading.Condition, turn: object) -> bool:
     """Wait until the task is due; ``False`` if the thread must end."""
     with condition:
-        while (beat := beating()) is not None:
-            left = beat._seconds_until_due(turn)
+        while (beat := beating()) is not None and (left := beat._seconds_until_due(turn)) is not None:
             del beat
-            if left is None or left <= 0:
-                return left is not None
+            if left <= 0:
+                return True
             condition.wait(left)
         return False
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from functools import lru_cache
 from math import floor
+from operator import itemgetter
 from typing import NamedTuple
 
 from .base import AHEAD, NO_PARAMETERS, Outcome, Quota, encode_ban, plain_quota
@@ -79,7 +80,7 @@ def evaluate(state: State | None, quota: Quota, cost: int, now: int) -> Outcome:
     if state.level > NO_BAN:
         left = state.began + length(quota, state.level) - now
         remembered = left + quota.memory
-    strikes = state.strikes[bisect_right(state.strikes, now - quota.window, key=_instant) :]
+    strikes = state.strikes[bisect_right(state.strikes, now - quota.window, key=itemgetter(0)) :]
     seen = Seen(state.level if remembered > 0 else NO_BAN, max(remembered, 0), strikes)
     if left > 0:
         return encode_ban(state.level, begun=False), left, 0, seen
@@ -128,10 +129,6 @@ def settle(
 ) -> State | None:
     """Do nothing, because a ban charges nothing."""
     return state
-
-
-def _instant(strike: tuple[int, bytes]) -> int:
-    return strike[0]
 
 
 def _is_future(state: State, now: int) -> bool:

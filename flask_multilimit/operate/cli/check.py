@@ -196,16 +196,10 @@ def _bans(bans: Sequence[BegunBan]) -> list[str]:
 def _refusals(found: Standing | Past) -> list[str]:
     several = any(each.shown != found.shown for each in found.refusals)
     headings = ("REFUSED", *(("SUBJECT",) if several else ()), "ENDPOINT", "RULE", "SINCE", "LAST")
-    rows = [
-        (
-            # Those of the latest series, which SINCE and LAST are about, of all in the hour.
-            " of ".join(dict.fromkeys(map(str, (getattr(each, "latest", each.refused), each.refused)))),
-            *((each.shown,) if several else ()),
-            each.endpoint,
-            each.rule,
-            local_time(each.since),
-            local_time(each.until),
-        )
-        for each in found.refusals[:MOST_SHOWN]
-    ]
+    rows = []
+    for each in found.refusals[:MOST_SHOWN]:
+        latest = getattr(each, "latest", each.refused)  # those since SINCE; refused are all of the hour
+        number = str(latest) if latest == each.refused else f"{latest} of {each.refused}"
+        who = (each.shown,) if several else ()
+        rows.append((number, *who, each.endpoint, each.rule, local_time(each.since), local_time(each.until)))
     return console.table(rows, headings)
