@@ -13,7 +13,6 @@ from ..declare.decorators import rate_limiter
 from ..declare.limiter import Declaration
 from ..declare.subjects import ANONYMOUS, Subject, parts_with_names, spellings, type_name_of, types_in
 from ..engine import ConfigurationError, Rule
-from ..engine.forks import cached_property
 from ..engine.rules import Calendar, calendar_in, fields_of, rule_of
 from ..engine.text import SafeLogger
 from .sources import Named, names_of
@@ -258,15 +257,12 @@ class SpecialSubjects:
         self._has_parts = has_parts
         known = list(entries)
         self.entries: tuple[Override, ...] = tuple(each for _, each in known)
+        self.rules: tuple[Rule, ...] = tuple(rule for each in self.entries for rule in each.written_rules)
+        """All that the overrides write: many limiters share this object."""
         self._subjects = {(who.type_name, who.value): each for who, each in known if who.network is None}
         self._networks: Networks[Override] = Networks(
             (who.network, each) for who, each in known if who.network is not None
         )
-
-    @cached_property
-    def rules(self) -> tuple[Rule, ...]:
-        """All that the overrides write: many limiters share this object."""
-        return tuple(rule for each in self.entries for rule in each.written_rules)
 
     def find(self, subject: Subject) -> Override | None:
         """The override for ``subject``, or for one part of it if it has several."""

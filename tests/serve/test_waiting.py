@@ -1,6 +1,7 @@
 """Waiting instead of refusing: `wait=` of a limiter, and `Limiter.acquire` for scripts."""
 
 import math
+import time
 from collections.abc import Callable
 from typing import Any
 from unittest.mock import Mock
@@ -168,3 +169,18 @@ class TestAcquire:
         limiter = Limiter(storage)
         assert all(limiter.acquire(hits, timeout=1).allowed for _ in range(3))
         assert check.call_count <= 10, "it asks again only after each pause"
+
+
+def test_wait_sleeps_as_gevent_has_patched_it_after_the_limiter_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with ``gunicorn --preload``: the usual sleep would stop all greenlets."""
+    limiter, once, slept = Limiter(), hits_for("1/second", scope="mail"), list[float]()
+    limiter.check(once)
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        limiter.reset(once)
+
+    monkeypatch.setattr(time, "sleep", sleep)
+
+    assert limiter.acquire(once, timeout=100).allowed
+    assert slept

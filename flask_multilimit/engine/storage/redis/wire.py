@@ -20,11 +20,12 @@ import select
 import signal
 import socket
 import struct
+import time  # not its sleep(), which gevent may patch later
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from threading import RLock, Thread
-from time import monotonic, sleep
+from time import monotonic
 from typing import Any
 
 from redis import Redis
@@ -150,7 +151,7 @@ class Wire:
         while not _give_back_one(self._pool, self._idle):
             if monotonic() >= until:
                 return False
-            sleep(_WAIT_SECONDS)
+            time.sleep(_WAIT_SECONDS)
         return True
 
     def close(self) -> None:
@@ -230,7 +231,7 @@ class Wire:
         is left."""
         if str(error) != NONE_FREE or self._deadline.seconds is None or self._deadline.remaining() <= 0:
             raise error
-        sleep(_WAIT_SECONDS)
+        time.sleep(_WAIT_SECONDS)
 
     def _drop(self, line: _Line) -> None:
         # The system forgets what it has sent, so that no lost packet comes after the repetition of its question.
