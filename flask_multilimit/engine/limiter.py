@@ -65,7 +65,7 @@ class Limiter:
         """The options of the layers that this limiter adds to its storage; ``None``: it adds none."""
         self._storage = innermost if layers is None else layers.around(innermost)
         self._to_add = [with_leases] if layers is not None and innermost.shared else []
-        self._sleep = sleep if sleep is not time.sleep else lambda seconds: time.sleep(seconds)  # noqa: PLW0108
+        self._sleep = sleep if sleep is not time.sleep else lambda seconds: time.sleep(seconds)  # noqa: PLW0108 - late
         self._monotonic = monotonic
         self._settled = _Settlements()
         self._slots_checked_for: Storage | None = None  # the storage that is known to keep slots
