@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from functools import lru_cache, partial
 from inspect import iscoroutinefunction
 from itertools import islice
+from threading import RLock
 from time import monotonic, time_ns
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
@@ -19,6 +20,7 @@ from redis.exceptions import NoScriptError, RedisError
 from ...algorithms import concurrency
 from ...decision import Charge, Decision, decision_of
 from ...errors import ConfigurationError, StorageError
+from ...forks import notify_child
 from ...hits import PEEK_ID, Hit, Hits, bans_of, calendars_of, memoized, new_id, packed_ban
 from ...reply import completed
 from ..addresses import shown_storage
@@ -79,6 +81,7 @@ class RedisStorage:
         self._owns_client = False
         self._primary: Primary | None = None
         self._ahead = 0  # microseconds by which the server's clock is ahead, as far as known
+        notify_child(self)
 
     @classmethod
     def from_url(cls, url: str, *, timeout: float, given: str = "") -> RedisStorage:
@@ -401,6 +404,11 @@ class RedisStorage:
         if is_replica or (failure.no_reply and not is_full(error)):
             self._leave_server(is_replica=is_replica)
         return failure
+
+    def _after_fork_in_child(self) -> None:
+        """redis-py 8 takes the lock of a pool before it notices the fork. Another thread may have held it."""
+        if (pool := getattr(self._client, "connection_pool", None)) is not None:
+            pool._lock = RLock()
 
     def _leave_server(self, *, is_replica: bool = False) -> None:
         """Close idle connections to the server. A client of the user keeps its own, unless they lead to a replica: a

@@ -24,7 +24,7 @@ import time  # not its sleep(), which gevent may patch later
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from threading import RLock, Thread
+from threading import Thread
 from time import monotonic
 from typing import Any
 
@@ -169,7 +169,6 @@ class Wire:
         for line in self._idle:
             line.finalizer.detach()
         self._idle.clear()
-        self._pool._lock = RLock()  # redis-py 8 takes it before it notices the fork; another thread may have held it
 
     def _take(self, started: float) -> tuple[_Line, float]:
         try:

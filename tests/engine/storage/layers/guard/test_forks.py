@@ -8,8 +8,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
+import redis
 
 from engine.storage.layers.guard.workers import SECONDS, Workers, exit_code_of_child
 from flask_multilimit.engine import Limiter, MemoryStorage, forks
@@ -204,8 +206,11 @@ def test_forked_child_is_not_blocked_by_a_lock_held_in_its_parent(broken: Worker
     assert limiter.check(hits()).decided_by == "local"
 
 
-def test_forked_child_is_not_blocked_by_a_pool_that_another_thread_was_using(server: Server) -> None:
-    limiter = Limiter(server.url)
+@pytest.mark.parametrize("storage_of", [str, redis.Redis.from_url])
+def test_forked_child_is_not_blocked_by_a_pool_that_another_thread_was_using(
+    server: Server, storage_of: Callable[[str], Any]
+) -> None:
+    limiter = Limiter(storage_of(server.url))
     limiter.check(hits())
     thread, let_go = in_the_middle_of(limiter.storage.client.connection_pool._lock)  # type: ignore[attr-defined]
 
