@@ -184,3 +184,15 @@ def test_wait_sleeps_as_gevent_has_patched_it_after_the_limiter_was_made(monkeyp
 
     assert limiter.acquire(once, timeout=100).allowed
     assert slept
+
+
+def test_wait_sleeps_as_gevent_has_patched_it_before_the_limiter_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its module may have been imported in a master, and the limiter be made by the first task of a worker."""
+    slept, once = list[float](), hits_for("1/second", scope="mail")
+    monkeypatch.setattr(time, "sleep", slept.append)
+    limiter = Limiter(monotonic=iter(range(9)).__next__)
+    limiter.check(once)
+
+    limiter.acquire(once, timeout=3)
+
+    assert slept
