@@ -29,8 +29,10 @@ RESET_TOGETHER = 500
 """The most keys that one command resets."""
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.02, 0.25
 """Seconds between two attempts to get a slot, at first and later."""
-_SLEEP = time.sleep
-"""The default, which is only compared: gevent may replace ``time.sleep`` after the import."""
+
+
+def _sleep(seconds: float) -> None:
+    time.sleep(seconds)  # that of the module now: gevent may have replaced it after the import
 
 
 class Limiter:
@@ -54,7 +56,7 @@ class Limiter:
         storage: Any = "memory://",
         *,
         layers: Layers | None = None,
-        sleep: Callable[[float], None] = time.sleep,
+        sleep: Callable[[float], None] = _sleep,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         require(layers is None or isinstance(layers, Layers), "layers", layers, "Layers(...)")
@@ -67,7 +69,7 @@ class Limiter:
         """The options of the layers that this limiter adds to its storage; ``None``: it adds none."""
         self._storage = innermost if layers is None else layers.around(innermost)
         self._to_add = [with_leases] if layers is not None and innermost.shared else []
-        self._sleep = sleep if sleep is not _SLEEP else lambda seconds: time.sleep(seconds)  # noqa: PLW0108 - late
+        self._sleep = sleep
         self._monotonic = monotonic
         self._settled = _Settlements()
         self._slots_checked_for: Storage | None = None  # the storage that is known to keep slots
