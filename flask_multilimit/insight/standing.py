@@ -189,8 +189,8 @@ class Standing(Described):
     waits_for_slot: bool
     listed: ListStanding | None
     entries: tuple[Entry, ...]
-    """Entries of lists and overrides about it, about networks that contain it, and about networks in it; and changes of
-    limits that refuse it."""
+    """Entries of lists and overrides about it, about networks that contain it, and about networks in it; and changes
+    for everybody that may be why it is refused."""
     requests: tuple[RequestStanding, ...]
     """Those that are refused first, then those that have used something."""
     paging: Paging
@@ -404,7 +404,7 @@ def _is_about(who: Who | None, client: Client) -> bool:
 
 
 def _changes_of(plans: Plans, refused: Iterable[RequestStanding]) -> Iterator[str]:
-    """The ids of the changes for everybody that may concern what refuses it."""
+    """The ids of the changes for everybody that may be why these requests are refused."""
     for request in refused:
         rules = {None, *(each.name for each in request.rules if not each.allowed)}
         is_banned = any(each.refuses for each in request.bans)
