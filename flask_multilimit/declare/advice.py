@@ -225,10 +225,9 @@ def mark_registered(function: object) -> None:
 class Bill:
     """What a request, or a call of a service function, is charged, and what it really cost, as it says itself."""
 
-    open_charges: tuple[tuple[Decision, Sequence[Any]], ...] = ()
-    """Charges to settle, by the response or the real costs, each with the limiters that settle it."""
-
     def __init__(self, declared: tuple[Declaration, ...], at_end: list[Callable[[], object]]) -> None:
+        self.open_charges: list[tuple[Decision, Sequence[Any]]] = []
+        """Charges to settle, by the response or the real costs, each with the limiters that settle it."""
         self.declared: tuple[Declaration, ...] = declared
         """The limiters of the function, also those that do not apply to this call."""
         self.at_end: list[Callable[[], object]] = at_end

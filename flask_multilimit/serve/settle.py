@@ -69,8 +69,8 @@ class Settlement:
             bill.at_end.append(lambda: self._settle_now(None, bill, record, _settling_in(bill)))
         for each_bill, settling in ((record, by_response), (bill, by_function)):
             if settling:
-                charges = (*each_bill.open_charges, (decision, settling))
-                each_bill.open_charges = charges if len(charges) <= MOST_OPEN else (charges[0], *charges[2:])
+                each_bill.open_charges.append((decision, settling))  # in one step: other threads do so, too
+                del each_bill.open_charges[1 : -MOST_OPEN + 1]
 
     def _hold(self, decision: Decision) -> None:
         """Hold slots until the limited function or block ends, or until the response is closed."""
@@ -132,7 +132,7 @@ class Settlement:
         *,
         waits: bool = True,
     ) -> None:
-        for decision, limiters in bill.open_charges:
+        for decision, limiters in tuple(bill.open_charges):
             units: dict[str, int] = {}
             for declaration, _, hits, _ in limiters:
                 if declaration in declarations:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import MethodType
 from typing import TYPE_CHECKING, Any, Literal
@@ -75,7 +75,8 @@ class Record(Bill):
     """The response that says so, after ``after_request`` functions."""
 
     def __init__(self, plan: Plan) -> None:
-        self.real_costs: dict[str, int] = {}  # instead of a call of Bill.__init__
+        self.open_charges: list[tuple[Decision, Sequence[Any]]] = []  # these two instead of a call of Bill.__init__
+        self.real_costs: dict[str, int] = {}
         self.plan: Plan = plan
         """The plan of its endpoint, looked up once."""
         self.decisions: list[Decision] = []

@@ -1,19 +1,22 @@
 """`charge_when`: units are charged before the view, and kept or refunded after it."""
 
 import re
+import sys
 from collections.abc import Callable
 from decimal import Decimal
 from io import BytesIO
 from typing import Any
 
 import pytest
-from flask import Flask, Response, abort, request, send_file
+from flask import Flask, Response, abort, copy_current_request_context, request, send_file
 
 from flask_multilimit import MultiLimit, current_decision, rate_limiter
+from flask_multilimit.serve import settle
 from flask_multilimit.signals import Event, limit_event
 from support.asking import ask, statuses, view
 from support.clock import Clock
 from support.cluster import Cluster
+from support.threads import in_threads
 
 
 def failed(response: Response) -> bool:
@@ -253,3 +256,26 @@ def test_function_is_charged_by_the_response_of_the_view_that_calls_it(app: Flas
 
     assert statuses(app, *["/?status=200"] * 5) == [200] * 5
     assert statuses(app, *["/?status=401"] * 3) == [401, 401, 429]
+
+
+def test_what_two_threads_of_a_request_are_charged_at_once_is_given_back(app: Flask) -> None:
+    charged = rate_limiter(rules="1000/hour", charge_when=lambda _: False)(view())
+    app.add_url_rule("/left", "left", lambda: charged() and str(current_decision.remaining))
+
+    @app.get("/")
+    def fan_out() -> str:
+        of_another, before = copy_current_request_context(charged), sys.gettrace()
+
+        def at_each_line(_: Any, event: str, __: Any) -> Any:
+            if event == "line":
+                in_threads(1, of_another)
+            return at_each_line
+
+        sys.settrace(lambda frame, *_: at_each_line if frame.f_code.co_filename == settle.__file__ else None)
+        try:
+            return charged()
+        finally:
+            sys.settrace(before)
+
+    assert statuses(app, "/") == [200]
+    assert ask(app, "/left").text == "999"
