@@ -67,8 +67,7 @@ class Fallback:
         self._recent: dict[str, LastAnswer] = {}
         self._older: dict[str, LastAnswer] = {}
         self._by_key: dict[str, LastAnswer] = {}
-        self.gathered_at: int | None = None
-        """When the answers were gathered by key; ``None``: they must be, before the next decision."""
+        self._gathered_at: int | None = None
         self._changes = 0
         """How many changes the storage's answers may not have shown yet: releases, and units beyond a cost."""
         self._released: OrderedDict[tuple[bytes, str], tuple[int, int]] = OrderedDict()
@@ -238,7 +237,11 @@ class Fallback:
                     reply = list(last.decision.reply)
                     reply[start_of(place) : start_of(place + 1)] = _full_quota(hit), 0, 0
                     last.decision = last.decision.replaced(reply=reply)
-        self.gathered_at = None
+        self.gather_again()
+
+    def gather_again(self) -> None:
+        """Gather the storage's answers by key again before the next decision."""
+        self._gathered_at = None
 
     def _share(self, hit: Hit) -> Rule | None:
         """What this process may admit; ``None``: nothing."""
@@ -307,8 +310,8 @@ class Fallback:
 
     def _answers_by_key(self) -> dict[str, LastAnswer]:
         """The last answer about each key, in any check."""
-        if self.gathered_at is None or (self._has_new_answers and self.now() - self.gathered_at > REGATHER_AFTER):
-            self.gathered_at, self._has_new_answers = self.now(), False
+        if self._gathered_at is None or (self._has_new_answers and self.now() - self._gathered_at > REGATHER_AFTER):
+            self._gathered_at, self._has_new_answers = self.now(), False
             answers = [*self._older.copy().values(), *self._recent.copy().values()]
             answers.sort(key=lambda last: last.at)
             self._by_key = {hit.key: last for last in answers for hit in last.decision.hits}

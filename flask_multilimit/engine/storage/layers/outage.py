@@ -191,7 +191,7 @@ class Outage:
             if failures != self.breaker.failures:
                 return
             begins = not self.breaker.has_failed
-            self.fallback.gathered_at = None
+            self.fallback.gather_again()
             if begins:
                 self._share_between(count_workers(self._given_workers))
                 self.pending.begin()
@@ -263,7 +263,7 @@ class Outage:
         except StorageError as error:
             with self._lock:
                 if self.breaker.state is not State.OPEN or failures != self.breaker.failures:
-                    self.fallback.gathered_at = None  # it may have been charged since
+                    self.fallback.gather_again()  # it may have been charged since
                 self.breaker.fail_again(error)
         is_done = self.breaker.state is not State.OPEN and not self.pending
         return None if is_done else max(self._probed_at + PROBE_SECONDS - time.monotonic(), 0.0)

@@ -1137,7 +1137,7 @@ def test_last_answers_are_not_gathered_again_when_a_probe_is_not_answered(worker
 
     storage.stop()  # probes at once, for what it has admitted
 
-    assert storage._outage.fallback.gathered_at is not None
+    assert storage._outage.fallback._gathered_at is not None
 
 
 def test_slots_charged_to_the_storage_do_not_count_locally_in_the_next_outage(workers: Workers) -> None:
