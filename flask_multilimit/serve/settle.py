@@ -70,7 +70,8 @@ class Settlement:
         for each_bill, settling in ((record, by_response), (bill, by_function)):
             if settling:
                 each_bill.open_charges.append((decision, settling))  # in one step: other threads do so, too
-                del each_bill.open_charges[1 : -MOST_OPEN + 1]
+                if len(each_bill.open_charges) > MOST_OPEN:
+                    del each_bill.open_charges[1]
 
     def _hold(self, decision: Decision) -> None:
         """Hold slots until the limited function or block ends, or until the response is closed."""

@@ -258,7 +258,7 @@ def test_function_is_charged_by_the_response_of_the_view_that_calls_it(app: Flas
     assert statuses(app, *["/?status=401"] * 3) == [401, 401, 429]
 
 
-def test_what_two_threads_of_a_request_are_charged_at_once_is_given_back(app: Flask) -> None:
+def test_charges_of_two_threads_of_one_request_are_all_given_back(app: Flask) -> None:
     charged = rate_limiter(rules="1000/hour", charge_when=lambda _: False)(view())
     app.add_url_rule("/left", "left", lambda: charged() and str(current_decision.remaining))
 
