@@ -238,8 +238,10 @@ def _hit_of(key: str, rules: Mapping[RuleOfKeys, Rule]) -> Hit | None:
     if parts is None:
         return None
     rule = rules.get((parts.stem, parts.type, parts.rule))
+    if isinstance(rule, BanRule):
+        return BanHit(key, rule, cost=0, name="declared")
     if rule is not None:
-        return (BanHit if isinstance(rule, BanRule) else Hit)(key, rule, cost=0, name="declared")
+        return Hit(key, rule, cost=0, name="declared")
     if parts.algorithm not in _COUNT_UNITS:
         return None
     try:

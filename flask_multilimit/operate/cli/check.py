@@ -11,7 +11,7 @@ from ...declare.subjects import subjects_given
 from ...engine.text import quoted
 from ...insight.bans import BegunBan
 from ...insight.clients import client_from, client_with
-from ...insight.past import Past, instant_of, standing_at
+from ...insight.past import Past, PastRefusals, instant_of, standing_at
 from ...insight.standing import OF_OTHERS, BanStanding, ListStanding, RequestStanding, RuleStanding, Standing, standing
 from ...insight.text import duration, local_time, plural
 from ...insight.traffic import looking
@@ -198,7 +198,8 @@ def _refusals(found: Standing | Past) -> list[str]:
     headings = ("REFUSED", *(("SUBJECT",) if several else ()), "ENDPOINT", "RULE", "SINCE", "LAST")
     rows = []
     for each in found.refusals[:MOST_SHOWN]:
-        latest = getattr(each, "latest", each.refused)  # those since SINCE; refused are all of the hour
+        # Those since SINCE; refused are all of the hour.
+        latest = each.refused if isinstance(each, PastRefusals) else each.latest
         number = str(latest) if latest == each.refused else f"{latest} of {each.refused}"
         who = (each.shown,) if several else ()
         rows.append((number, *who, each.endpoint, each.rule, local_time(each.since), local_time(each.until)))

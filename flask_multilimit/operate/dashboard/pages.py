@@ -214,8 +214,10 @@ def _subject() -> tuple[Subject, int]:
                 instant = instant_of(at, gate.applier.time())
                 past = standing_at(gate, client, memory, instant, endpoint=endpoint)
             return Subject(found, "", past), 200
-    except (StorageError, ConfigurationError) as error:
-        return Subject(None, with_remedy(error)), 503 if isinstance(error, StorageError) else 400
+    except StorageError as error:
+        return Subject(None, with_remedy(error)), 503
+    except ConfigurationError as error:
+        return Subject(None, message_of(error)), 400
 
 
 def _client_in(given: Mapping[str, str], value: str) -> clients.Client | None:
