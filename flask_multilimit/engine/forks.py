@@ -124,6 +124,7 @@ class _Process:
         """The process that is ready for work: it differs from this one in a child that has not noticed its fork."""
         self.noticing = Lock()
         self.forking = Lock()
+        """Held during a fork: one at a time."""
 
 
 _process = _Process()
