@@ -108,9 +108,9 @@ class RedisStorage:
         new = new_id()
         try:
             if self._wire is not None and self.clock is None:  # nearly always: all but the id is packed already
-                start, end, safe_to_repeat, variable, frame = memoized(hits, _prepared)
-                if variable is not None:
-                    start, end, frame = self._complete(hits, variable)
+                start, end, safe_to_repeat, frame, is_complete, shape = memoized(hits, _prepared)
+                if not is_complete:
+                    start, end, frame = self._complete(hits, shape)
                 answer = self._wire.ask(start + new + end, started, check_open=not safe_to_repeat)
                 reply = completed(answer, len(hits), frame)
                 if reply is not None:
@@ -378,11 +378,11 @@ class RedisStorage:
         self._ahead = answer[0] - time_ns() // 1000
         return True
 
-    def _complete(self, hits: tuple[Hit, ...], variable: KnownShape | bool) -> tuple[bytes, bytes, list[int] | None]:
+    def _complete(self, hits: tuple[Hit, ...], shape: KnownShape | None) -> tuple[bytes, bytes, list[int] | None]:
         """The parts of a command that is not the same each time, and the frame of its reply."""
-        if isinstance(variable, KnownShape) and SHAPES.count_check(variable) and isinstance(hits, Hits):
+        if shape is not None and SHAPES.count_check(shape) and isinstance(hits, Hits):
             hits.cache.pop(_prepared, None)  # its script is compiled now
-        start, end, _, _, frame = memoized(hits, _prepared)
+        start, end, _, frame, _, _ = memoized(hits, _prepared)
         for boundaries in self._boundaries(hits):
             end += boundaries + b"\r\n"
         return start, end, frame
@@ -463,10 +463,12 @@ class _Prepared(NamedTuple):
     """The command from the id on; with calendars, up to their boundaries."""
     safe_to_repeat: bool
     """Whether the server would recognise a repetition by its id."""
-    variable: KnownShape | bool | None
-    """The shape, if it may be compiled later; ``True`` if there are calendars; ``None`` if the command is complete."""
     frame: list[int] | None
     """What the reply leaves out (:func:`.completed`)."""
+    is_complete: bool
+    """Whether the command is the same each time: it has no boundaries, and its script stays."""
+    shape: KnownShape | None
+    """The shape, if it may be compiled later."""
 
 
 def _prepared(hits: tuple[Hit, ...]) -> _Prepared:
@@ -477,8 +479,8 @@ def _prepared(hits: tuple[Hit, ...]) -> _Prepared:
     start, end = command_of(b"EVALSHA", script.sha.encode(), *arguments, _ANY_ID, *after_id).split(_ANY_ID)
     if blank:
         end = end.removesuffix(blank + b"\r\n")
-    is_final = known is None or known.script is not None
-    return _Prepared(start, end, remembers_ids(hits), (bool(blank) or None) if is_final else known, script.frame)
+    shape = None if known is None or known.script is not None else known
+    return _Prepared(start, end, remembers_ids(hits), script.frame, shape is None and not blank, shape)
 
 
 @lru_cache(maxsize=1024)
