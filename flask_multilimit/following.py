@@ -10,8 +10,7 @@ from .control.watch import ControlFollower
 from .engine import ConfigurationError, Hits, Limiter
 from .engine.errors import brief, check_logger
 from .engine.forks import OncePerProcess
-from .engine.hits import matching
-from .engine.keys import DEFAULT_PREFIX, PREFIX_PATTERN
+from .engine.keys import DEFAULT_PREFIX, checked_prefix
 from .plan.endpoint import revised
 from .plan.overrides import Overrides
 
@@ -26,7 +25,7 @@ def follow_control(limiter: Limiter, *, key_prefix: str = DEFAULT_PREFIX, logger
     """
     if not isinstance(limiter, Limiter):
         raise ConfigurationError(f"limiter={brief(limiter)}: give the engine's Limiter")
-    key_prefix = matching("key_prefix", key_prefix, PREFIX_PATTERN)
+    key_prefix = checked_prefix(key_prefix)
     check_logger(logger)
     if limiter.follows:
         raise ConfigurationError("this limiter follows already")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,9 +17,9 @@ from .forks import notify_child
 from .keys import (
     DEFAULT_PREFIX,
     EVERYONE,
-    PREFIX_PATTERN,
     TYPE_PATTERN,
     HashTag,
+    checked_prefix,
     escape_subject,
     own_form,
     stem_of,
@@ -341,7 +340,7 @@ def hits_for(
     check_bool("settle", settle)
     if not isinstance(scope, str):
         raise ConfigurationError(f"scope={brief(scope)}: must be text; scope=str(...) for a number")
-    prefix = matching("prefix", prefix, PREFIX_PATTERN)
+    prefix = checked_prefix(prefix)
     type_, value = type_and_value(subject)
     if not TYPE_PATTERN.fullmatch(type_):
         raise ConfigurationError(f"subject={brief(subject)}: its type must match {TYPE_PATTERN.pattern}")
@@ -366,15 +365,6 @@ def hits_for(
         check_ban(ban)
         hits.append(ban_hit(ban, stem, hits, f"{type_}-ban"))
     return Hits(hits)
-
-
-def matching(name: str, text: object, pattern: re.Pattern[str]) -> str:
-    """``text`` as plain text, also of a member of an ``Enum``. Raises :class:`ConfigurationError` unless all of it
-    matches."""
-    found = pattern.fullmatch(text) if isinstance(text, str) else None
-    if found is None:
-        raise ConfigurationError(f"{name}={brief(text)}: must match {pattern.pattern}")
-    return found[0]
 
 
 def check_ban(ban: object) -> None:

@@ -170,10 +170,12 @@ _LIKE_IPV6 = re.compile(r"([0-9A-Fa-f]{1,4}:[0-9A-Fa-f:.]{1,40})(?:[%/].*)?")
 
 
 def checked_prefix(value: object) -> str:
-    """``value``. Raises :class:`ConfigurationError` unless it can begin a key."""
-    if not isinstance(value, str) or not PREFIX_PATTERN.fullmatch(value):
+    """``value``, of a member of an ``Enum`` as plain text. Raises :class:`ConfigurationError` unless it can begin a
+    key."""
+    found = PREFIX_PATTERN.fullmatch(value) if isinstance(value, str) else None
+    if found is None:
         raise ConfigurationError(f"key prefix {brief(value)}: 1 to 32 printable ASCII characters, no spaces or braces")
-    return value
+    return found[0]
 
 
 def stem_of(prefix: str, scope: str, hash_tag: HashTag, methods: str = "") -> str:

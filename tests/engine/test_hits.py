@@ -16,7 +16,7 @@ from flask_multilimit.engine import ConfigurationError, Hit, Rule, hits_for
     [
         *[("shadow", wrong, "give True or False") for wrong in (None, 1, 0, "false", "")],
         *[
-            ("prefix", wrong, "prefix=.*must match")
+            ("prefix", wrong, "key prefix .*: 1 to 32 printable ASCII characters, no spaces or braces")
             for wrong in (None, 5, b"p:", "{", "}", "{x}", "a b", "a\n", "", "é", "x" * 33, "\0")
         ],
         *[("scope", wrong, "scope=.*must be text") for wrong in (None, 5, b"s")],
