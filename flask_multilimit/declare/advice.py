@@ -223,17 +223,24 @@ def mark_registered(function: object) -> None:
 
 
 class Bill:
-    """What a request, or a call of a service function, is charged, and what it really cost, as it says itself."""
+    """What a request, or a call of a service function, is charged, and what it really cost."""
 
-    def __init__(self, declared: tuple[Declaration, ...], at_end: list[Callable[[], object]]) -> None:
+    def __init__(self) -> None:
         self.open_charges: list[tuple[Decision, Sequence[Any]]] = []
         """Charges to settle, by the response or the real costs, each with the limiters that settle it."""
+        self.real_costs: dict[str, int] = {}
+        """What the work really cost, as it says itself, by the name of the limiter."""
+
+
+class CallBill(Bill):
+    """The bill of a call of a service function, and of the calls that it makes."""
+
+    def __init__(self, declared: tuple[Declaration, ...], at_end: list[Callable[[], object]]) -> None:
+        super().__init__()
         self.declared: tuple[Declaration, ...] = declared
         """The limiters of the function, also those that do not apply to this call."""
         self.at_end: list[Callable[[], object]] = at_end
-        """That of the call of the function, which those that it makes share this bill with."""
-        self.real_costs: dict[str, int] = {}
-        """What the work really cost, as it says itself, by the name of the limiter."""
+        """That of the holder of the function's call."""
 
 
 class Holder:
@@ -247,7 +254,7 @@ class Holder:
         """Called once, when the work ends."""
         self.ended: bool = False
         """If a thread or a task of this work takes slots after that, nobody holds them."""
-        self.bill: Bill | None = None
+        self.bill: CallBill | None = None
         """The bill that this work settles; ``None``: that of the request."""
 
     def hold(self, decision: Decision) -> bool:

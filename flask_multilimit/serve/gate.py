@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 from flask import Flask, Response, has_request_context
 from werkzeug.exceptions import HTTPException
 
-from ..declare.advice import Bill, Stack, app_in_force, gate_of_app, holder_of_call, leave_to_response
+from ..declare.advice import CallBill, Stack, app_in_force, gate_of_app, holder_of_call, leave_to_response
 from ..declare.decorators import RateLimiter
 from ..declare.limiter import Declaration, Reaction
 from ..declare.subjects import (
@@ -238,7 +238,7 @@ class AppGate(AppState):
             self.startup.keep_up()
             if (holder := holder_of_call()) is not None and any(each.settle is True for each in stack.declarations):
                 # Also where none of them applies: it says nothing of its caller.
-                holder.bill = Bill(stack.declarations, holder.at_end)
+                holder.bill = CallBill(stack.declarations, holder.at_end)
             request = request_if_any()
             self.check(self.plans.of_service(stack, request.method if request else None))
             return stack.covered

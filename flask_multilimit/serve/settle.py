@@ -10,7 +10,7 @@ from typing import cast
 
 from flask import Response, has_request_context
 
-from ..declare.advice import Bill, Holder, app_in_force, gate_of_app, holder_of_call
+from ..declare.advice import Bill, CallBill, Holder, app_in_force, gate_of_app, holder_of_call
 from ..declare.limiter import Declaration
 from ..declare.subjects import request_if_any
 from ..declare.written import SettleByHeader
@@ -60,15 +60,15 @@ class Settlement:
         """Settle what a service function says itself when it ends, and everything else by the response. What an
         override adds to a function that settles nothing joins the bill of its caller."""
         holder = holder_of_call()
-        bill: Bill = record
+        bill: CallBill | None = None
         if holder is not None and (holder.bill is not None or not has_request_context()):
-            bill = holder.bill = holder.bill or Bill((), holder.at_end)
-        by_function = [] if bill is record else [each for each in limiters if each.declaration.settle is True]
+            bill = holder.bill = holder.bill or CallBill((), holder.at_end)
+        by_function = [each for each in limiters if bill is not None and each.declaration.settle is True]
         by_response = [each for each in limiters if each not in by_function]
-        if by_function and not bill.open_charges:
+        if bill is not None and by_function and not bill.open_charges:
             bill.at_end.append(lambda: self._settle_now(None, bill, record, _settling_in(bill)))
         for each_bill, settling in ((record, by_response), (bill, by_function)):
-            if settling:
+            if each_bill is not None and settling:
                 each_bill.open_charges.append((decision, settling))  # in one step: other threads do so, too
                 if len(each_bill.open_charges) > MOST_OPEN:
                     del each_bill.open_charges[1]
@@ -244,7 +244,7 @@ def settle(units: int, *, name: str | None = None) -> None:
     bill.real_costs.update(dict.fromkeys(names if name is None else [name], real))
 
 
-def _bill_in_force() -> Bill | None:
+def _bill_in_force() -> CallBill | Record | None:
     """The bill that the current code settles: that of the innermost limited function that has one, or else that of the
     request."""
     holder = holder_of_call()
@@ -275,7 +275,7 @@ def require_response(settling: Sequence[Applied]) -> None:
         raise ConfigurationError(f"{option} needs the response of a request, and this call is outside of one")
 
 
-def _names_declared_for(bill: Bill, *, trials: bool = True) -> set[str]:
+def _names_declared_for(bill: CallBill | Record, *, trials: bool = True) -> set[str]:
     """The names of the limiters that may settle ``bill`` by what its work says: also of those that do not apply now,
     and not of those that overrides add, which the code cannot know; without ``trials``, only of those that refuse."""
     if isinstance(bill, Record):
