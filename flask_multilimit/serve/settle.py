@@ -97,8 +97,9 @@ class Settlement:
     def settle(self, decision: Decision, units: int, hits: Iterable[Hit] | None = None) -> Decision:
         """As :meth:`Limiter.settle`. The result replaces ``decision`` in the record of this request."""
         settled = self._in_force.limiter.settle(decision, units, hits)
-        before = self._records.replace(settled) or decision
-        self._report(before, settled)
+        record = self._records.latest()
+        before = None if record is None else record.replace(settled)
+        self._report(before or decision, settled)
         return settled
 
     def at_response(self, response: Response, record: Record) -> Response:
@@ -186,7 +187,7 @@ class Settlement:
                 "Rate limits: could not settle what the check %s charged: %s", decision.id, error
             )
             return
-        record.decisions[:] = [settled if each is latest else each for each in record.decisions]
+        record.replace(settled)
         self._report(latest, settled)
 
     def _units_of(self, declaration: Declaration, response: Response | None, bill: Bill) -> int | None:

@@ -89,13 +89,21 @@ class Record(Bill):
         if len(self.decisions) > MOST_DECISIONS:
             del self.decisions[1]
 
+    def replace(self, decision: Decision) -> Decision | None:
+        """Replace the decision with the same id, and return it, if there is one."""
+        for place, each in enumerate(self.decisions):
+            if each.check_id == decision.check_id:
+                self.decisions[place] = decision
+                return each
+        return None
+
 
 class Records:
     """The records of one app's requests. Each is in its request object, because an environment may run twice, or be
     passed on to another app."""
 
     def __init__(self, app: Flask) -> None:
-        self._name = _name_for(app)
+        self._name = f"flask_multilimit_record_{id(app)}"
 
     def open(self, request: Request, plan: Plan) -> Record:
         """Begin the record of ``request``, or continue the one of an earlier check. A view may dispatch its request
@@ -117,6 +125,13 @@ class Records:
         except RuntimeError:
             return None
         return found  # cast() would be three calls per request
+
+    def latest(self) -> Record | None:
+        """:meth:`current`; outside of a request, the record of its last check."""
+        if request_if_any() is not None:
+            return self.current()
+        record: Record | None = g.get(self._name)
+        return record
 
     def mark_unlimited(self) -> None:
         """Outside of a request, replace the record of the last check, because this one had nothing to limit."""
@@ -142,19 +157,6 @@ class Records:
             request.__dict__[self._name] = record
         return record
 
-    def replace(self, decision: Decision) -> Decision | None:
-        """Replace the decision with the same id in the record of the current request, and return the old one, if
-        any."""
-        request = request_if_any()
-        record: Record | None = g.get(self._name) if request is None else request.__dict__.get(self._name)
-        if record is None:
-            return None
-        for place, each in enumerate(record.decisions):
-            if each.check_id == decision.check_id:
-                record.decisions[place] = decision
-                return each
-        return None
-
 
 def replace_method(app: Flask, name: str, function: Callable[..., Any]) -> None:
     """Put ``function`` in place of a method of ``app``. It is a method, too: a tool that wraps it, such as Scout APM,
@@ -166,15 +168,10 @@ def replace_method(app: Flask, name: str, function: Callable[..., Any]) -> None:
     setattr(app, name, MethodType(function, app))
 
 
-def _name_for(app: Flask) -> str:
-    return f"flask_multilimit_record_{id(app)}"
-
-
 def _latest_decision() -> Decision:
     app, request = app_in_force(), request_if_any()
     gate_of_app(app, needed_by="current_decision: ")
-    name = _name_for(app)
-    record: Record | None = g.get(name) if request is None else request.__dict__.get(name)
+    record = Records(app).latest()
     if record is not None and record.decisions:
         return record.decisions[-1]
     if record is None and request is None:
