@@ -272,7 +272,7 @@ class Control:
         if not isinstance(given, Mapping):
             raise InvalidData("", [Mistake("given", brief(given), _GIVE_A_DICT)])
         entry = self._make_entry(given, **terms)
-        known = self._follower.in_force
+        known = self._follower.known
         return self._preview_of(known.document.at(known.time()), entry)
 
     def _preview_of(self, before: Document, entry: Override | Listing) -> Preview:
@@ -337,7 +337,7 @@ class Control:
             remedy = 'for how long? Give either for_, seconds or text such as "2h", or lasting=True'
             raise InvalidData("", [Mistake("for", "", remedy)])
         self._follower.look()
-        known = self._follower.in_force
+        known = self._follower.known
         now, id_ = known.time(), known.document.new_id()
         until = None if for_ is None else now + seconds_of(for_)
         fields = {**given, "reason": "", "author": "", **terms, "id": id_, "since": now, "until": until}

@@ -61,7 +61,7 @@ EMPTY = Document()
 REASON_OF_LOSS = "the server restarted without the latest changes, evicted them, or another server took over"
 
 
-class InForce(NamedTuple):
+class Known(NamedTuple):
     """What a process knows about the document."""
 
     stamp: str = NEVER_WRITTEN
@@ -100,7 +100,7 @@ class ControlFollower:
         self._announced: Worker | None = None
         self._announce_at = 0.0
         self._copy = copy
-        self.in_force: InForce = InForce()
+        self.known: Known = Known()
         self.problem: Exception | None = None
         """Why the newest document is not, or not completely, in force."""
         self._answered_at = time.monotonic()
@@ -131,11 +131,11 @@ class ControlFollower:
         :param limits: returns a digest of the declared limits. For a worker, which announces itself.
         """
         self._limits = limits or self._limits
-        copied = None if self.in_force.stamp or self._copy is None else self._copy.read()
+        copied = None if self.known.stamp or self._copy is None else self._copy.read()
         if copied is not None and self._apply(copied.document, time.time()):  # by the clock of this machine
-            self.in_force = copied
+            self.known = copied
         self.look()
-        has_no_answer = self.store.runs and not self.in_force.read and self.problem is None
+        has_no_answer = self.store.runs and not self.known.read and self.problem is None
         if has_no_answer and not self._reported_missing:
             self._warn_of_missing_answer()
         self.keep_following()
@@ -143,7 +143,7 @@ class ControlFollower:
     def keep_following(self) -> bool:
         """Start the thread that follows the store, unless it runs. Return whether it runs, or there is nothing to
         follow."""
-        if not self._beat.running and (self.store.shared or self.in_force.document.next_end is not None):
+        if not self._beat.running and (self.store.shared or self.known.document.next_end is not None):
             self._follow()
             return self._beat.running
         return True
@@ -171,7 +171,7 @@ class ControlFollower:
             # A server that is away, or loads its data after a restart, is reported by the guard of the storage.
             if not error.no_reply and error.server_code != "LOADING":
                 self._fail(error)
-            self._prune(self.in_force.time())
+            self._prune(self.known.time())
 
     @property
     def age(self) -> float:
@@ -181,7 +181,7 @@ class ControlFollower:
     @property
     def version(self) -> int:
         """The number of changes that led to the known document."""
-        return version_of(self.in_force.stamp)
+        return version_of(self.known.stamp)
 
     def close(self) -> None:
         """Follow no more. Wait for a question that is under way, which would open another connection later."""
@@ -189,8 +189,8 @@ class ControlFollower:
 
     def _warn_of_missing_answer(self) -> None:
         self._reported_missing = True
-        if self.in_force.stamp:
-            changed_at = datetime.fromtimestamp(nearest_date(written_at(self.in_force.stamp) / 1000), timezone.utc)
+        if self.known.stamp:
+            changed_at = datetime.fromtimestamp(nearest_date(written_at(self.known.stamp) / 1000), timezone.utc)
             self._logger.warning(
                 "Rate limits: started while the storage is down: until it answers, this worker applies the copy on "
                 "disk, last changed %s (entries: %d)",
@@ -207,15 +207,15 @@ class ControlFollower:
             )
 
     def _read_store(self) -> None:
-        seen = self._unreadable[0] or self.in_force.stamp
+        seen = self._unreadable[0] or self.known.stamp
         found, read = self.store.read(seen), time.monotonic()
         self._answered_at = read
-        self.in_force = known = self.in_force._replace(now=found.now, read=read)
+        self.known = known = self.known._replace(now=found.now, read=read)
         if found.stamp != seen:
             with _without_collections(len(found.text)):
                 self._use_newest(found, read)
         else:
-            self.in_force = known._replace(run=found.run)
+            self.known = known._replace(run=found.run)
             if self._copy is not None and _server_of(found.run) != _server_of(known.run):
                 self._copy.write(known.stamp, found.run, known.document.dump())  # it has restarted with its data
             self._solve()
@@ -232,11 +232,11 @@ class ControlFollower:
             self._apply(self.document, now)
 
     def _use_newest(self, found: StoredDocument, read: float) -> None:
-        known = self.in_force
+        known = self.known
         try:
             document = document_from(found.text) if found.text else EMPTY
         except ConfigurationError as error:
-            self._unreadable, self.in_force = (found.stamp, error), known._replace(run=found.run)
+            self._unreadable, self.known = (found.stamp, error), known._replace(run=found.run)
             self._fail(error)
             return
         self._unreadable = (NEVER_WRITTEN, None)
@@ -261,16 +261,16 @@ class ControlFollower:
         self._solve()
         if not self._apply(document, found.now):
             return
-        self.in_force = InForce(found.stamp, document, found.now, read, found.run)
+        self.known = Known(found.stamp, document, found.now, read, found.run)
         if self._copy is not None:
             self._copy.write(found.stamp, found.run, found.text)
 
     def _with_changes_since(self, ours: Document, found: Document) -> Document:
         """``ours`` with the changes that were made since on a server that had lost later ones, and now has ``found``.
         What else it has was undone or replaced before ``ours``, or was put back by a worker that had missed that."""
-        known = written_at(self.in_force.stamp) / 1000  # what was undone before may have been imported again
+        ours_at = written_at(self.known.stamp) / 1000  # what was undone before may have been imported again
         try:
-            since = [each for each in self.store.history(MOST_CHANGES) if each["at"] > known]
+            since = [each for each in self.store.history(MOST_CHANGES) if each["at"] > ours_at]
         except StorageError as error:
             if error.no_reply:
                 raise
@@ -281,16 +281,17 @@ class ControlFollower:
         kept = Document(tuple(each for each in ours.entries if changed.isdisjoint((each.id, str(each), each.signed))))
         if len(since) == MOST_CHANGES or any(each["what"] == "import" for each in since):
             return kept.updated_by(found)  # the history does not have the ids of all changes
-        return kept.updated_by(Document(tuple(each for each in found.entries if each.id in ids or each.since > known)))
+        later = tuple(each for each in found.entries if each.id in ids or each.since > ours_at)
+        return kept.updated_by(Document(later))
 
     def _put_back(self, document: Document, found: StoredDocument) -> None:
         """Write ``document``, which the server has lost, unless another process has done so. The next question reads
         what is there then."""
-        known = {each.id for each in self.in_force.document.entries}
-        count = sum(each.id in known for each in document.entries)  # the others were made since
+        ours = {each.id for each in self.known.document.entries}
+        count = sum(each.id in ours for each in document.entries)  # the others were made since
         what = f"changes that the server had lost: {count}" if count else "the end of all earlier changes"
         change = Change(at=0, author="", reason=REASON_OF_LOSS, what="put back", entry=what, id="", replaces="")
-        if self.store.write(found.stamp, document.dump(), change, lost=self.in_force.stamp) is not None:
+        if self.store.write(found.stamp, document.dump(), change, lost=self.known.stamp) is not None:
             self._logger.warning("Rate limits: worker %d put back %s: %s", os.getpid(), what, REASON_OF_LOSS)
 
     def _apply(self, document: Document, now: float) -> bool:
@@ -319,8 +320,8 @@ class ControlFollower:
     def _fail(
         self, error: Exception, what: str = "cannot apply the newest control document; the previous one stays in force"
     ) -> None:
-        known, self.problem = self.problem, error
-        if str(error) == str(known):
+        before, self.problem = self.problem, error
+        if str(error) == str(before):
             return
         own = None if isinstance(error, (StorageError, ConfigurationError)) else error
         self._logger.error("Rate limits: %s: %s", what, with_remedy(error), error=own)
@@ -344,7 +345,7 @@ class ControlFollower:
     def _announce(self) -> None:
         """Announce which version is in force here, every few seconds, and when it changes."""
         last, now = self._announced, time.monotonic()
-        if self._limits is None or not self.store.shared or not self.in_force.read:
+        if self._limits is None or not self.store.shared or not self.known.read:
             return
         if last is None or now >= self._announce_at or last.version != self.version:
             name = f"{gethostname()[:LONGEST_NAME]}:{os.getpid()}"
@@ -356,7 +357,7 @@ class ControlFollower:
         self._announced, self._asks = None, False
 
 
-def _has_lost(known: InForce, found: StoredDocument) -> bool:
+def _has_lost(known: Known, found: StoredDocument) -> bool:
     """Whether a server that has ``found`` has lost a change that is ``known``. A document with a higher version is
     newer: a server that has lost its data counts from 1 again. If the server is on the same run, and has evicted
     nothing and become no replica since the last answer, nothing was lost: somebody has deleted the document."""
@@ -397,7 +398,7 @@ class DiskCopy:
         self._logger = SafeLogger(logger)
         self._cannot_write = False
 
-    def read(self) -> InForce | None:
+    def read(self) -> Known | None:
         """The document in the copy; ``None`` if there is no copy, or if it must not be trusted."""
         try:
             return _parse_copy(_read_file(self.path), self._key)
@@ -455,7 +456,7 @@ def _why_unusable(file: os.stat_result) -> str:
     return f"it is longer than {LONGEST_COPY} bytes" if file.st_size > LONGEST_COPY else ""
 
 
-def _parse_copy(content: bytes, key: str) -> InForce:
+def _parse_copy(content: bytes, key: str) -> Known:
     head, _, text = content.decode().partition("\n")
     own_key, _, versions = head.partition(" ")
     if own_key != key:
@@ -463,4 +464,4 @@ def _parse_copy(content: bytes, key: str) -> InForce:
     stamp, _, run = versions.partition(" ")
     if len(versions) > LONGEST_STAMP:
         raise ConfigurationError("its first line is too long")
-    return InForce(stamp, document_from(text) if text else EMPTY, run=run)
+    return Known(stamp, document_from(text) if text else EMPTY, run=run)

@@ -339,7 +339,7 @@ def _examine_control(gate: AppGate) -> Iterator[Finding]:
 
 
 def _number_of_entries(applier: ControlApplier, holding: int) -> Iterator[Finding]:
-    ended = len(applier.follower.in_force.document.entries) - holding
+    ended = len(applier.follower.known.document.entries) - holding
     if ended > MANY_ENDED:
         text = f"{ended} entries have ended, but are still in the document that each worker reads when it changes."
         yield Finding("control", "hint", text, "The next change removes them.")

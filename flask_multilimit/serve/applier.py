@@ -137,7 +137,7 @@ class ControlApplier:
 
     def time(self) -> float:
         """The POSIX time now, by the clock of the storage as far as this process knows it."""
-        return self.follower.in_force.time()
+        return self.follower.known.time()
 
     def _announce(self, entries: tuple[Override | Listing, ...]) -> None:
         """Log one line for each entry that is new or gone, and send the signal."""

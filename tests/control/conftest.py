@@ -89,8 +89,8 @@ def on_server(server: Server) -> str:
 def make_last_answer_older(follower: ControlFollower, seconds: float) -> None:
     """As if the store, which is away now, had answered by so many seconds earlier."""
     with follower.lock():  # no answer is under way
-        known = follower.in_force
-        follower.in_force = known._replace(read=known.read - seconds)
+        known = follower.known
+        follower.known = known._replace(read=known.read - seconds)
 
 
 class SlowStart:

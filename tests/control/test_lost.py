@@ -47,7 +47,7 @@ def restart(server: Server, document: Any = None) -> None:
 
 
 def stamp_in(shop: Shop) -> str:
-    return shop.follower.in_force.stamp
+    return shop.follower.known.stamp
 
 
 def denied(shop: Shop) -> set[str]:
