@@ -212,7 +212,7 @@ def rule_fields(rule: Rule | None) -> dict[str, Any]:
 
 def _change_of(planned: PlannedLimiter, rule: Rule | None) -> tuple[bool, str | None]:
     """Whether the limit differs from what was declared, and what that was."""
-    before, now = planned.declared, planned.declaration
+    before, now = planned.original, planned.declaration
     if before.where.startswith("override "):
         return True, None
     same_rule = rule in before.fixed_rules if rule is not None else not planned.by_name
@@ -356,5 +356,5 @@ def _shown_methods(served: Sequence[str], methods: Iterable[str]) -> tuple[str, 
 
 def _identity(planned: PlannedLimiter) -> object:
     """What identifies a limiter in the plans of all methods: its declaration, or the override that adds it."""
-    declared = planned.declared
+    declared = planned.original
     return declared.where if declared.where.startswith("override ") else id(declared)

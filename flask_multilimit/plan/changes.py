@@ -176,10 +176,10 @@ def _pairs(before: Plans, after: Plans) -> Iterator[tuple[str, str, Plan, Plan]]
 def _shares(before: Plan, after: Plan) -> Iterator[float]:
     """The share that ``after`` leaves of each limiter. One that refuses from now on is compared with all rules that
     refuse before, of which it never leaves more. A shadow refuses nobody."""
-    old = {limiter.declared: limiter for limiter in before.limiters}
+    old = {limiter.original: limiter for limiter in before.limiters}
     refusing = [rule for limiter in before.limiters if not limiter.declaration.shadow for rule in limiter.rules]
     for limiter in after.limiters:
-        same = old.get(limiter.declared)
+        same = old.get(limiter.original)
         if _refuses_all(limiter) and (same is None or not _refuses_all(same)):
             yield 0
         if same is None or (same.declaration.shadow and not limiter.declaration.shadow):

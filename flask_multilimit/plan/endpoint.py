@@ -61,15 +61,15 @@ class PlannedLimiter:
     special: SpecialSubjects | None = None
     """The rules for subjects that have their own."""
     changed_from: Declaration | None = None
-    """The original declaration, if an override has changed it."""
+    """The declaration before overrides, if one has changed it."""
     by_name: tuple[Override, ...] = ()
     """The overrides of rules that depend on the request."""
     ban_name: str = ""
     """The name of its ban in header fields."""
 
     @property
-    def declared(self) -> Declaration:
-        """The original declaration, before any override."""
+    def original(self) -> Declaration:
+        """The declaration before any override."""
         return self.changed_from or self.declaration
 
     @property
@@ -82,15 +82,15 @@ class PlannedLimiter:
     @property
     def described(self) -> list[str]:
         """Its rules, its ban and what overrides make of it, as text for people."""
-        declared, shadow = self.declaration, " (shadow)" if self.declaration.shadow else ""
+        declaration, shadow = self.declaration, " (shadow)" if self.declaration.shadow else ""
         texts = [f"{name}: {rule}{shadow}" for name, rule in self.rules]
-        if declared.ban is not None:
-            texts.append(f"{self.ban_name}: {declared.ban}{shadow}")
+        if declaration.ban is not None:
+            texts.append(f"{self.ban_name}: {declaration.ban}{shadow}")
         if self.dynamic is not None:
             changed = "".join(f" ({each})" for each in self.by_name)
-            texts.append(f"{declared.shown_name}: rules by request{changed}{shadow}")
+            texts.append(f"{declaration.shown_name}: rules by request{changed}{shadow}")
         if self.special is not None:
-            texts += [f"{declared.shown_name} of {each}" for each in self.special.entries]
+            texts += [f"{declaration.shown_name} of {each}" for each in self.special.entries]
         return texts
 
     @property
@@ -216,7 +216,7 @@ class Plan:
         if self.stack is None:
             return self
         own = self.stack.covered
-        limiters = tuple(each for each in self.limiters if each.declared not in own)
+        limiters = tuple(each for each in self.limiters if each.original not in own)
         return Plan(self.scope, None, limiters, cached_apply=self.cached_apply)
 
     @cached_property
@@ -487,7 +487,7 @@ def _suffix(limiter: PlannedLimiter, others: Sequence[PlannedLimiter], added: Co
     if limiter.declaration.shadow:
         return SHADOW if others else ""
     counting = [other.declaration for other in others if not other.declaration.shadow]
-    if limiter.declared in added and any(would_conflict(limiter.declaration, other) for other in counting):
+    if limiter.original in added and any(would_conflict(limiter.declaration, other) for other in counting):
         return ADDED
     return ""
 

@@ -256,7 +256,7 @@ def parts_at(gate: AppGate, endpoint: str) -> list[tuple[str, str]]:
     rules: dict[str, str] = {}
     owners: dict[str, str] = {}
     for limiter in _limiters_at(gate, endpoint):
-        owners.setdefault(f"limiter:{limiter.declared.shown_name}", limiter.declared.shown_name)
+        owners.setdefault(f"limiter:{limiter.original.shown_name}", limiter.original.shown_name)
         for rule_name, rule in limiter.rules:
             rules.setdefault(f"rule:{rule_name}", f"{rule_name}: {rule}")
     return [*rules.items(), *owners.items()]
