@@ -237,7 +237,7 @@ class Plan:
         )
 
     @cached_property
-    def _types(self) -> tuple[tuple[SubjectType, str | None], ...]:
+    def _to_resolve(self) -> tuple[tuple[SubjectType, str | None], ...]:
         """The types to resolve, each one once, with the name of its limiter."""
         declarations = [limiter.declaration for limiter in self.limiters]
         return tuple({(id(each.type), each.name): (each.type, each.name) for each in declarations}.values())
@@ -246,7 +246,7 @@ class Plan:
         """The limiters that apply to the current request, or as ``about`` says. Each type is resolved once."""
         if not self.is_steady:
             return self._apply(resolve, about)
-        subjects = tuple([resolve(*each) for each in self._types])
+        subjects = tuple([resolve(*each) for each in self._to_resolve])
         for subject in subjects:
             if subject is not None and len(subject.value) > LONGEST_REMEMBERED:
                 return self.apply_to(subjects)
@@ -255,9 +255,9 @@ class Plan:
     @cached_property
     def same_for_all(self) -> AppliedLimits | None:
         """The limiters that apply to every request, if nothing depends on the request; otherwise ``None``."""
-        if not self.is_steady or any(type_ is not LimitType.DEFAULT for type_, _ in self._types):
+        if not self.is_steady or any(type_ is not LimitType.DEFAULT for type_, _ in self._to_resolve):
             return None
-        return self.apply_to((EVERYONE,) * len(self._types))
+        return self.apply_to((EVERYONE,) * len(self._to_resolve))
 
     def apply_to(self, subjects: tuple[Subject | None, ...]) -> AppliedLimits:
         """The limiters of a steady plan for ``subjects``: one per type, in the order of the types."""
@@ -412,19 +412,19 @@ def _changed(scopes: Sequence[str], limiter: PlannedLimiter, overrides: Override
         if each.limiter is not None and each.limiter not in {declared.name, declared.type_name}:
             continue
         if each.rule is not None:
-            changed = _with_changed_rule(changed, each, overrides)
+            changed = _after_override_of_rule(changed, each, overrides)
         elif each.limit is None:
             overrides.effective.add(each.id)
             if each.off:
                 return None
-            changed = _with_changed_rules(changed, each)
+            changed = _after_override_of_limiter(changed, each)
     if callable(changed.declaration.rules):
         return changed
     fixed = replace(changed.declaration, rules=tuple(rule for _, rule in changed.rules))
     return None if limiter.rules and not changed.rules else replace(changed, declaration=fixed, dynamic=None)
 
 
-def _with_changed_rule(limiter: PlannedLimiter, override: Override, overrides: Overrides) -> PlannedLimiter:
+def _after_override_of_rule(limiter: PlannedLimiter, override: Override, overrides: Overrides) -> PlannedLimiter:
     if callable(limiter.declaration.rules):
         overrides.effective.add(override.id)  # it may return a rule of this name
         return replace(limiter, by_name=(*limiter.by_name, override))
@@ -433,7 +433,7 @@ def _with_changed_rule(limiter: PlannedLimiter, override: Override, overrides: O
     return replace(limiter, rules=change_rules(limiter.rules, override))
 
 
-def _with_changed_rules(limiter: PlannedLimiter, override: Override) -> PlannedLimiter:
+def _after_override_of_limiter(limiter: PlannedLimiter, override: Override) -> PlannedLimiter:
     declared = limiter.declaration
     if override.shadow is not None:
         return replace(limiter, declaration=replace(declared, shadow=override.shadow))
