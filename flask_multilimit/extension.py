@@ -27,10 +27,10 @@ from .engine.rules import Rules
 from .engine.storage import Health, Layers, Storage, storage_from
 from .observe.events import Observer
 from .operate.command_line import Commands
+from .plan.applied import about_given, applied_for, applied_given, require_known_rules
 from .plan.hits import ASKER, Applied, hits_of
 from .plan.plans import Plans
 from .plan.sources import SETTING_PREFIX, Given, Source, Sources
-from .plan.standings import about_given, require_known_rules, standings_at, standings_given
 from .serve.access import declared_lists
 from .serve.gate import AppGate, LimitsAt, gate_in_force, gate_of
 from .signals import notify, storage_failed, storage_recovered
@@ -261,7 +261,7 @@ class MultiLimit:
         :class:`ConfigurationError` for an unknown endpoint or type.
         """
         gate = gate_in_force()
-        hits = hits_of(_standing(gate, gate.plans, endpoint, method, gate.subjects.clients_from(subject)))
+        hits = hits_of(_limiters_counting(gate, gate.plans, endpoint, method, gate.subjects.clients_from(subject)))
         return gate.limiter.peek(hits) if hits else decide_unlimited(())
 
     def standing(
@@ -335,7 +335,7 @@ class MultiLimit:
         if reach != "endpoint":
             return _reset_beyond(gate, reach, given, endpoint, method)
         plan_sets = dict.fromkeys((gate.plans, gate.plans.declared))
-        applied = [each for plans in plan_sets for each in _standing(gate, plans, endpoint, method, given)]
+        applied = [each for plans in plan_sets for each in _limiters_counting(gate, plans, endpoint, method, given)]
         if given and not applied:
             where = f'at "{endpoint}"' if endpoint else "at this endpoint"
             raise ConfigurationError(f"reset: no limiter {where} counts {' and '.join(given)}, so nothing was reset")
@@ -469,7 +469,7 @@ def _reset_beyond(
     return len(keys)
 
 
-def _standing(
+def _limiters_counting(
     gate: AppGate, plans: Plans, endpoint: str | None, method: str | None, given: Mapping[str, str]
 ) -> Sequence[Applied]:
     """The limiters of ``plans`` at ``endpoint`` (default: that of the request) that count the ``given`` subjects
@@ -483,8 +483,8 @@ def _standing(
         plan = plans.of_request(request)
         found = [plan.apply(resolve, about)] if plan else []
     elif given:
-        found = [standing.applied for standing in standings_given(plans, endpoint, method, given)]
+        found = [each.applied for each in applied_given(plans, endpoint, method, given)]
     else:
-        found = [standing.applied for standing in standings_at(plans, endpoint, method, resolve, about)]
+        found = [each.applied for each in applied_for(plans, endpoint, method, resolve, about)]
     require_known_rules(str(endpoint), found)
     return [each for applied in found for each in applied.limiters]

@@ -29,8 +29,8 @@ from ..engine.forks import cached_property
 from ..engine.keys import is_digest
 from ..engine.text import LONGEST_SUBJECT, Phrase, unquoted
 from ..observe.traffic.counts import encodable, short
+from ..plan.applied import AppliedAt, about_given, applied_for, applied_given, require_types
 from ..plan.hits import hits_of
-from ..plan.standings import AppliedAt, about_given, require_types, standings_at, standings_given
 from ..serve.access import AccessLists, Listed
 from ..serve.gate import AppGate
 from .limits import places_of
@@ -201,7 +201,7 @@ def applied_at(
     their quotas count again when these end. Raises :class:`ConfigurationError` if there is no such endpoint, or it does
     not take the method."""
     several = (gate.plans, gate.plans.declared) if declared else (gate.plans,)
-    return [each for plans in dict.fromkeys(several) for each in standings_given(plans, endpoint, method, given)]
+    return [each for plans in dict.fromkeys(several) for each in applied_given(plans, endpoint, method, given)]
 
 
 def applied_to(
@@ -227,7 +227,7 @@ def _everywhere(gate: AppGate, client: Client, *, declared: bool) -> Iterator[Ap
         if types & counted or len(several) > 1:
             for plans in several:
                 resolve = plans.subjects.given(client.given)
-                yield from standings_at(plans, place.name, None, resolve, about_given(plans))
+                yield from applied_for(plans, place.name, None, resolve, about_given(plans))
 
 
 def is_own(given: Mapping[str, str], subject: Subject) -> bool:

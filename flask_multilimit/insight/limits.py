@@ -12,9 +12,9 @@ from ..declare.subjects import parts_of
 from ..engine import Calendar, Rule
 from ..engine.periods import Period
 from ..engine.storage.layers.fallback import share_of
+from ..plan.applied import is_exempt
 from ..plan.endpoint import Plan, PlannedLimiter
 from ..plan.sources import UNMATCHED_SCOPE
-from ..plan.standings import is_exempt
 from ..serve.gate import AppGate
 from .changes import Entry, entry_of
 from .text import options_of, parameters_of, rule_text

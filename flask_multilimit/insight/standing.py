@@ -19,10 +19,10 @@ from ..engine.errors import with_remedy
 from ..engine.periods import Period
 from ..engine.text import Phrase
 from ..observe.traffic import Refused
+from ..plan.applied import AppliedAt, require_types
 from ..plan.hits import Applied
 from ..plan.plans import Plans
 from ..plan.sources import scopes_of_endpoints
-from ..plan.standings import AppliedAt, require_types
 from ..serve.access import Listed
 from ..serve.gate import AppGate
 from .bans import BegunBan, bans_elsewhere, began

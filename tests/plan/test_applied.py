@@ -7,8 +7,8 @@ import pytest
 from flask import Flask
 
 from flask_multilimit import IP, ConfigurationError, exempt, rate_limiter
+from flask_multilimit.plan.applied import applied_given, is_exempt, methods_for
 from flask_multilimit.plan.plans import Plans
-from flask_multilimit.plan.standings import is_exempt, methods_for, standings_given
 from flask_multilimit.serve.gate import gate_of
 from support.asking import view
 
@@ -31,8 +31,8 @@ def plans(limited_app: Flask) -> Plans:
 
 def found(plans: Plans, method: str | None, given: Mapping[str, str] = ANN) -> list[tuple[tuple[str, ...], list[int]]]:
     """The counts that apply, for each group of methods."""
-    standings = standings_given(plans, "login", method, given)
-    return [(each.methods, [hit.rule.count for hit in each.applied.hits]) for each in standings]
+    places = applied_given(plans, "login", method, given)
+    return [(each.methods, [hit.rule.count for hit in each.applied.hits]) for each in places]
 
 
 def test_methods_with_the_same_limits_are_listed_together(plans: Plans) -> None:
@@ -45,8 +45,8 @@ def test_method_can_be_given_in_lower_case(plans: Plans, method: str) -> None:
 
 
 def test_limiters_of_other_types_do_not_apply_to_the_subject_but_their_types_are_listed(plans: Plans) -> None:
-    (standing,) = standings_given(plans, "login", "GET", {"user": "7"})
-    assert (standing.methods, standing.applied.hits, standing.types) == (("GET",), (), {"ip": ("ip",)})
+    (place,) = applied_given(plans, "login", "GET", {"user": "7"})
+    assert (place.methods, place.applied.hits, place.types) == (("GET",), (), {"ip": ("ip",)})
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_unknown_endpoint_or_method_is_an_error(plans: Plans, endpoint: Any, met
 
 def test_type_of_no_limiter_is_an_error(plans: Plans) -> None:
     with pytest.raises(ConfigurationError, match=r"no limiter .* a type called 'tenant'; its types are: .*ip"):
-        standings_given(plans, "login", None, {"tenant": "a"})
+        applied_given(plans, "login", None, {"tenant": "a"})
 
 
 def test_type_used_only_at_another_endpoint_is_no_error(plans: Plans) -> None:

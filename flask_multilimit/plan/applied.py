@@ -35,7 +35,7 @@ def is_unmatched(plans: Plans, endpoint: str) -> bool:
     return endpoint == UNMATCHED_SCOPE and endpoint not in plans.app.view_functions
 
 
-def standings_at(plans: Plans, endpoint: str, method: str | None, resolve: Resolve, about: About) -> list[AppliedAt]:
+def applied_for(plans: Plans, endpoint: str, method: str | None, resolve: Resolve, about: About) -> list[AppliedAt]:
     """The limiters that apply at ``endpoint`` to the subjects that ``resolve`` knows, regardless of conditions and
     costs that depend on the request; without a ``method``, for each method that the endpoint takes."""
     found: dict[tuple[object, ...], AppliedAt] = {}
@@ -49,10 +49,10 @@ def standings_at(plans: Plans, endpoint: str, method: str | None, resolve: Resol
     return list(found.values())
 
 
-def standings_given(plans: Plans, endpoint: str, method: str | None, given: Mapping[str, str]) -> list[AppliedAt]:
-    """As :func:`standings_at`, for the ``given`` subjects, by type. Raises :class:`ConfigurationError` for a type that
+def applied_given(plans: Plans, endpoint: str, method: str | None, given: Mapping[str, str]) -> list[AppliedAt]:
+    """As :func:`applied_for`, for the ``given`` subjects, by type. Raises :class:`ConfigurationError` for a type that
     limits no endpoint of the app."""
-    found = standings_at(plans, endpoint, method, plans.subjects.given(given), about_given(plans))
+    found = applied_for(plans, endpoint, method, plans.subjects.given(given), about_given(plans))
     require_types(plans, [name for name in given if name not in _names_in(each.types for each in found)])
     return found
 
