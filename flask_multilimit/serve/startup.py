@@ -5,14 +5,14 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from flask import Flask, has_request_context, request
 from flask.cli import ScriptInfo, run_command
 
 from ..declare.subjects import LimitType
-from ..engine import ConfigurationError, ConfigurationWarning, Limiter
+from ..engine import ConfigurationError, ConfigurationWarning
 from ..engine.forks import LateLock, OncePerProcess, notice_fork, notify_child
 from ..engine.storage.addresses import redacted
 from ..engine.storage.layers.health import count_workers
@@ -22,17 +22,14 @@ from ..plan.checks import reject_unstorable_plans
 from .applier import ControlApplier
 from .state import AppState, replace_method
 
-if TYPE_CHECKING:
-    from ..config import Settings
-
 
 class Startup:
     """Starts one app: checks its limits once, and begins to follow changes once in each process."""
 
-    def __init__(self, in_force: AppState, applier: ControlApplier) -> None:
-        self._in_force = in_force
+    def __init__(self, state: AppState, applier: ControlApplier) -> None:
+        self._state = state
         self._applier = applier
-        self._settings = in_force.settings  # those of the app: the test kit may replace those in force
+        self._settings = state.settings  # those of the app: the test kit may replace those in force
         self.checked: bool = False
         """Whether the limits were checked, so requests are served."""
         self.keep_up: OncePerProcess = OncePerProcess(self._follow, applier.follower.lock)
@@ -49,9 +46,8 @@ class Startup:
         notice_fork()
         with self._lock():
             if not self.checked:
-                state = self._in_force
-                warn_of_several_processes(state.app, state.settings, state.limiter)
-                warn_where_no_threads_run(state.app, state.settings)
+                warn_of_several_processes(self._state)
+                warn_where_no_threads_run(self._state)
                 self._check()
                 self.checked = True
         self.keep_up()
@@ -66,17 +62,17 @@ class Startup:
         except ConfigurationError as error:
             if not self._failed:
                 self._failed = True
-                SafeLogger(self._in_force.app.logger).critical(
+                SafeLogger(self._state.app.logger).critical(
                     "Rate limits: no request is served until this is corrected: %s", error
                 )
             raise
         for problem in problems:
-            SafeLogger(self._in_force.app.logger).warning("Rate limits: %s", problem)
+            SafeLogger(self._state.app.logger).warning("Rate limits: %s", problem)
 
     def _follow(self) -> None:
-        warn_where_quotas_end_with_a_command(self._in_force)
+        warn_where_quotas_end_with_a_command(self._state)
         self._applier.start()
-        self._in_force.audience.begin()
+        self._state.audience.begin()
 
     def validate(self) -> None:
         """Raise :class:`ConfigurationError` for any mistake in declarations and settings of limits."""
@@ -87,7 +83,7 @@ class Startup:
     def check_declarations(self) -> None:
         """Raise :class:`ConfigurationError` for any mistake that keeps the app from serving, except limits and
         exemptions that apply to nothing."""
-        state = self._in_force
+        state = self._state
         self._settings.require_unchanged(state.app.config)
         state.plans.build()
         reject_unstorable_plans(state.plans.declared.made, state.limiter)
@@ -96,7 +92,7 @@ class Startup:
     def _require_listed_types(self) -> None:
         """Raise :class:`ConfigurationError` for a listed subject whose type the app does not have: no request would
         match it."""
-        state = self._in_force
+        state = self._state
         for listed in state.access.declared if state.access is not None else ():
             if listed.who.type_name == LimitType.USER.value:
                 state.subjects.require_users(f'{listed.where}: "{listed.who}"')
@@ -109,7 +105,7 @@ class Startup:
     def _problems(self) -> list[str]:
         """What deserves a warning. Raises :class:`ConfigurationError` for limits and exemptions that apply to nothing,
         unless the settings permit them."""
-        state = self._in_force
+        state = self._state
         problems = state.plans.sources.idle_by_name()
         if problems and state.settings.unknown_names == "error":
             meanwhile = '(meanwhile, MULTILIMIT_UNKNOWN_NAMES="warn" lets the app and `flask routes` start)'
@@ -170,10 +166,10 @@ def _settings_of_flask_limiter(app: Flask) -> list[str]:
     ]
 
 
-def warn_where_no_threads_run(app: Flask, settings: Settings) -> None:
+def warn_where_no_threads_run(state: AppState) -> None:
     """Log a warning if traffic is counted, and the server lets no thread flush it."""
-    if settings.traffic and settings.enabled and not threads_run():
-        SafeLogger(app.logger).warning(
+    if state.settings.traffic and state.settings.enabled and not threads_run():
+        SafeLogger(state.app.logger).warning(
             "Rate limits: uWSGI runs no threads, so traffic is flushed only while requests are served: start it "
             "with enable-threads, or set MULTILIMIT_TRAFFIC=False."
         )
@@ -197,21 +193,22 @@ def warn_where_quotas_end_with_a_command(state: AppState) -> None:
         )
 
 
-def warn_of_several_processes(app: Flask, settings: Settings, limiter: Limiter) -> None:
+def warn_of_several_processes(state: AppState) -> None:
     """Log a warning if the server of the current request may have several worker processes, and they share no storage
     or their number is unknown."""
+    settings = state.settings
     if not settings.enabled or settings.workers == 1 or not _may_be_several(request.environ):
         return
-    if not limiter.storage.shared:
-        SafeLogger(app.logger).warning(
+    if not state.limiter.storage.shared:
+        SafeLogger(state.app.logger).warning(
             "Rate limits: the server may run several worker processes, and with "
             "MULTILIMIT_STORAGE_URI=%s each of them counts by itself and admits the full limit. Set a storage that "
             "they share: local:// on one machine (pip install 'flask-multilimit[local]'), or a server such as "
             "redis://localhost:6379/0. If there is only one process, set MULTILIMIT_WORKERS=1.",
             redacted(settings.storage_uri),
         )
-    elif not (workers := limiter.health().workers).certain:
-        SafeLogger(app.logger).warning(
+    elif not (workers := state.limiter.health().workers).certain:
+        SafeLogger(state.app.logger).warning(
             "Rate limits: the number of worker processes that serve this app is unknown. While the storage is down, "
             "each of them admits 1/%d of every limit (a guess from %s). Set MULTILIMIT_WORKERS.",
             workers.count,
