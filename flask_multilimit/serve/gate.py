@@ -95,7 +95,7 @@ class AppGate(AppState):
         self.startup: Startup = Startup(self, self.applier)
         self._secret = key_of(self.app, "PARTITION_KEYS") if self.settings.partition_keys else b""
         self._records = Records(self.app)
-        self._refusals = Refusals(self.app, on_rejected=self.on_rejected)
+        self._refusals = Refusals(self, on_rejected=self.on_rejected)
         self._lists = AccessCheck(self, self._refusals, self._records)
         self.settlement: Settlement = Settlement(self, self._records)
         self._dispatch: Callable[..., Any] | None = None
@@ -336,12 +336,12 @@ class AppGate(AppState):
 
     def rejection(self, decision: Decision, applied: AppliedLimits) -> RateLimitExceeded:
         """The exception to raise for a ``decision`` that refuses."""
-        return self._refusals.too_many(decision, applied, self.settings)
+        return self._refusals.too_many(decision, applied)
 
     def unavailable(self, error: StorageDenied) -> StorageUnavailable:
         """The exception to raise for a request that ``error`` denies."""
         self._records.mark_refused(error.retry_after)
-        return self._refusals.unavailable(error, self.settings)
+        return self._refusals.unavailable(error)
 
     def _decide(self, scope: str, applied: AppliedLimits, record: Record | None = None) -> Decision | None:
         """Ask the storage, record the answer, and report it. Every check comes through here."""
@@ -486,7 +486,7 @@ class AccessCheck:
         report(outcome, self._in_force.audience, endpoint=shown, decided_by="list", who=who)
         notify(request_denied, self._in_force.app, listed=listed, endpoint=endpoint)
         self._records.mark_refused(listed.ends_in)
-        raise self._refusals.denied(listed, self._in_force.settings)
+        raise self._refusals.denied(listed)
 
 
 def gate_of(app: Flask) -> AppGate:

@@ -32,7 +32,7 @@ from ..signals import log_once_a_minute
 from .access import Listed
 from .headers import CONCURRENT_REQUESTS, headers_of
 from .slots import current_context
-from .state import Record, Records, replace_method
+from .state import AppState, Record, Records, replace_method
 
 if TYPE_CHECKING:
     from ..config import Settings
@@ -338,26 +338,24 @@ def _preferred(accept: str) -> str:
 class Refusals:
     """Makes the refusals of one app, as its settings and the limiters describe them."""
 
-    def __init__(self, app: Flask, *, on_rejected: Reaction | None) -> None:
-        self._app = app
+    def __init__(self, in_force: AppState, *, on_rejected: Reaction | None) -> None:
+        self._in_force = in_force
         self._on_rejected = on_rejected
 
-    def too_many(self, decision: Decision, applied: AppliedLimits, settings: Settings) -> RateLimitExceeded:
+    def too_many(self, decision: Decision, applied: AppliedLimits) -> RateLimitExceeded:
+        """The refusal by limits."""
+        settings, messages = self._in_force.settings, _messages(self._in_force.settings)
         declared = applied.refusing_longest(decision) if applied.has_answers else None
-        messages, busy = _messages(settings), declared is not None and applied.sheds_load(decision)
-        default = messages.busy if busy else messages.too_many
-        if applied.has_bans and decision.ban is not None:
-            default = messages.banned
-        elif NEVER in decision.reply[RETRY_AFTERS] and math.isinf(decision.retry_after) and not decision.waits_for_slot:
-            default = messages.never
+        is_busy = declared is not None and applied.sheds_load(decision)
         message = settings.message if declared is None or declared.message is None else declared.message
         text = None if message is None else self._from_app("message", lambda: _text_of(message, decision))
         react = self._on_rejected if declared is None or declared.on_rejected is None else declared.on_rejected
-        code = 503 if busy else 429
+        code = 503 if is_busy else 429
         response = None
         if react is not None:
             response = self._from_app("on_rejected", lambda: self._response_of(code, react, decision))
-        error = RateLimitExceeded(decision, text or default, messages=messages, response=response)
+        text = text or _default_text(messages, decision, applied, is_busy=is_busy)
+        error = RateLimitExceeded(decision, text, messages=messages, response=response)
         if response is None:
             error.code = code
         return error
@@ -367,7 +365,7 @@ class Refusals:
         answer = ask_callable(react, decision)
         if answer is None:
             return None
-        response = self._app.make_response(answer)
+        response = self._in_force.app.make_response(answer)
         if not _has_status(answer):
             response.status_code = code
         return response
@@ -377,22 +375,28 @@ class Refusals:
         try:
             return ask()
         except Exception as error:
-            if isinstance(error, HTTPException) or _has_handler(self._app, error):
+            if isinstance(error, HTTPException) or _has_handler(self._in_force.app, error):
                 raise  # this is how the callback answers
-            log_once_a_minute(self._app, error, "%s failed; the client gets the default refusal", name)
+            log_once_a_minute(self._in_force.app, error, "%s failed; the client gets the default refusal", name)
             return None
 
-    @staticmethod
-    def unavailable(error: StorageDenied, settings: Settings) -> StorageUnavailable:
+    def unavailable(self, error: StorageDenied) -> StorageUnavailable:
         """The refusal of a check that the storage did not answer."""
-        return StorageUnavailable(_messages(settings).failed, retry_after=math.ceil(error.retry_after))
+        return StorageUnavailable(_messages(self._in_force.settings).failed, retry_after=math.ceil(error.retry_after))
 
-    @staticmethod
-    def denied(listed: Listed, settings: Settings) -> AccessDenied:
+    def denied(self, listed: Listed) -> AccessDenied:
         """The refusal of a client that is on a deny list."""
-        messages = _messages(settings)
+        messages = _messages(self._in_force.settings)
         kind = _Denied if listed.status == 403 else _DeniedForNow
         return kind(listed, messages.banned if listed.banned else messages.denied)
+
+
+def _default_text(messages: Messages, decision: Decision, applied: AppliedLimits, *, is_busy: bool) -> str:
+    if applied.has_bans and decision.ban is not None:
+        return messages.banned
+    if NEVER in decision.reply[RETRY_AFTERS] and math.isinf(decision.retry_after) and not decision.waits_for_slot:
+        return messages.never
+    return messages.busy if is_busy else messages.too_many
 
 
 def _text_of(message: Message, decision: Decision) -> str:
