@@ -54,6 +54,7 @@ class AppAudience:
         self.name: str = app.name
         self.control: Callable[[], ControlState | None] = control_state
         self._limiter = limiter
+        self._log_setting = settings.log
         self.background: EverySecond = EverySecond(app.logger)
         self.beat: Beat = self.background.beat
         """The clock of the background thread."""
@@ -96,7 +97,97 @@ class AppAudience:
         if self._watch is not None:
             self.background.start()
 
-    def count_outcome(
+    # At each check
+
+    def check_and_report(self, limiter: Limiter, scope: str, applied: AppliedLimits) -> Decision:
+        """Check, wait if the limits say so, and report the outcome. Raises :class:`StorageError`."""
+        traffic = self.only_traffic
+        if traffic is None or applied.may_wait or limit_event.receivers:
+            return self._check_timed(limiter, scope, applied)
+        # Most apps have no observer, and traffic needs neither an event nor the time that the check took.
+        try:
+            decision = limiter.check(applied.hits)
+        except StorageError as error:
+            self._count_outcome(scope, "unanswered", "nobody", applied=applied.limiters, error=error)
+            raise
+        if decision.reply[ALLOWED]:
+            traffic.count_admitted(scope, decision, applied.limiters)
+        else:
+            traffic.count(scope, outcome_of(decision, 0.0), decision.decided_by, decision, applied.limiters)
+        if self.beat.wakes_at == NEVER:
+            self.background.start()
+        return decision
+
+    def _check_timed(self, limiter: Limiter, scope: str, applied: AppliedLimits) -> Decision:
+        started, waited, limiters = perf_counter(), 0.0, applied.limiters
+        try:
+            decision = limiter.check(applied.hits)
+            seconds = perf_counter() - started
+            if applied.may_wait:
+                decision, waited = applied.wait(limiter, decision)
+        except StorageError as error:
+            seconds = perf_counter() - started
+            self._count_outcome(
+                scope, "unanswered", "nobody", seconds=seconds, waited=waited, applied=limiters, error=error
+            )
+            raise
+        outcome = outcome_of(decision, waited)
+        self._count_outcome(
+            scope, outcome, decision.decided_by, decision, seconds=seconds, waited=waited, applied=limiters
+        )
+        return decision
+
+    def report(
+        self,
+        outcome: Outcome,
+        *,
+        endpoint: str,
+        decided_by: str,
+        decision: Decision | None = None,
+        who: Subject | None = None,
+    ) -> None:
+        """Report an outcome without a check of limits."""
+        if self.present or limit_event.receivers:
+            applied = () if who is None else (ByList(who),)
+            self._count_outcome(endpoint, outcome, decided_by, decision, applied=applied)
+
+    def send_signals(self, decision: Decision, scope: str, applied: AppliedLimits) -> None:
+        """Send the signals about a check."""
+        subjects = {each.subject.type: name_of_id(*each.subject) for each in applied.limiters}
+        arguments = {"decision": decision, "endpoint": scope, "subjects": subjects}
+        notify(limits_checked, self._app, **arguments)
+        if decision.shadowed:
+            notify(shadow_rejected, self._app, **arguments)
+        if not decision.allowed:
+            notify(request_rejected, self._app, **arguments)
+
+    def report_bans(self, decision: Decision, scope: str, applied: AppliedLimits) -> None:
+        """Report the bans that began with ``decision``, which was made at ``scope``."""
+        for ban in decision.bans:
+            if ban.begun and not ban.hit.shadow:
+                limiter, subject = _banned(ban, applied)
+                self._log_ban(ban, scope, subject)
+                notify(
+                    subject_banned,
+                    self._app,
+                    endpoint=scope,
+                    limiter=limiter,
+                    subject=name_of_id(*subject),
+                    until=time() + ban.retry_after,
+                    level=ban.level,
+                    decision=decision,
+                )
+
+    def _log_ban(self, ban: BanStatus, scope: str, subject: Subject) -> None:
+        if self._log_setting == "off":
+            return
+        who = f"{subject.type} {short(subject.value)}" if self._log_setting == "subjects" else subject.type
+        repetition = f", repetition {ban.level}" if ban.level else ""
+        SafeLogger(self._app.logger).info(
+            "Rate limits: banned %s for %g s at %s by %s%s", who, ban.retry_after, scope, ban.name, repetition
+        )
+
+    def _count_outcome(
         self,
         endpoint: str,
         outcome: Outcome,
@@ -141,66 +232,6 @@ class AppAudience:
         self.background.add(lambda *, ending=False: task() and not ending)
 
 
-def check_and_report(limiter: Limiter, scope: str, applied: AppliedLimits, audience: AppAudience) -> Decision:
-    """Check, wait if the limits say so, and tell ``audience`` the outcome. Raises :class:`StorageError`."""
-    traffic = audience.only_traffic
-    if traffic is None or applied.may_wait or limit_event.receivers:
-        return _check_timed(limiter, scope, applied, audience)
-    # Most apps have no observer, and traffic needs neither an event nor the time that the check took.
-    try:
-        decision = limiter.check(applied.hits)
-    except StorageError as error:
-        audience.count_outcome(scope, "unanswered", "nobody", applied=applied.limiters, error=error)
-        raise
-    if decision.reply[ALLOWED]:
-        traffic.count_admitted(scope, decision, applied.limiters)
-    else:
-        traffic.count(scope, outcome_of(decision, 0.0), decision.decided_by, decision, applied.limiters)
-    if audience.beat.wakes_at == NEVER:
-        audience.background.start()
-    return decision
-
-
-def _check_timed(limiter: Limiter, scope: str, applied: AppliedLimits, audience: AppAudience) -> Decision:
-    started, waited, limiters = perf_counter(), 0.0, applied.limiters
-    try:
-        decision = limiter.check(applied.hits)
-        seconds = perf_counter() - started
-        if applied.may_wait:
-            decision, waited = applied.wait(limiter, decision)
-    except StorageError as error:
-        audience.count_outcome(scope, "unanswered", "nobody", None, perf_counter() - started, waited, limiters, error)
-        raise
-    audience.count_outcome(
-        scope, outcome_of(decision, waited), decision.decided_by, decision, seconds, waited, limiters
-    )
-    return decision
-
-
-def report(
-    outcome: Outcome,
-    audience: AppAudience,
-    *,
-    endpoint: str,
-    decided_by: str,
-    decision: Decision | None = None,
-    who: Subject | None = None,
-) -> None:
-    """Tell ``audience`` of an outcome without a check of limits."""
-    if audience.present or limit_event.receivers:
-        audience.count_outcome(endpoint, outcome, decided_by, decision, applied=() if who is None else (ByList(who),))
-
-
-def send_signals(app: Flask, decision: Decision, scope: str, applied: AppliedLimits) -> None:
-    subjects = {each.subject.type: name_of_id(*each.subject) for each in applied.limiters}
-    arguments = {"decision": decision, "endpoint": scope, "subjects": subjects}
-    notify(limits_checked, app, **arguments)
-    if decision.shadowed:
-        notify(shadow_rejected, app, **arguments)
-    if not decision.allowed:
-        notify(request_rejected, app, **arguments)
-
-
 def key_of(app: Flask, setting: str) -> bytes:
     """The key for hashes, from the app's ``SECRET_KEY``. Raises :class:`ConfigurationError` without one: its message
     names the ``setting`` that needs it."""
@@ -219,24 +250,6 @@ def _reject_without_traffic(settings: Settings) -> None:
             )
 
 
-def report_bans(app: Flask, settings: Settings, decision: Decision, scope: str, applied: AppliedLimits) -> None:
-    """Report the bans that began with ``decision``, which was made at ``scope``."""
-    for ban in decision.bans:
-        if ban.begun and not ban.hit.shadow:
-            limiter, subject = _banned(ban, applied)
-            _log(app, settings, ban, scope, subject)
-            notify(
-                subject_banned,
-                app,
-                endpoint=scope,
-                limiter=limiter,
-                subject=name_of_id(*subject),
-                until=time() + ban.retry_after,
-                level=ban.level,
-                decision=decision,
-            )
-
-
 def _banned(ban: BanStatus, applied: AppliedLimits) -> tuple[str, Subject]:
     """The name of the limiter that bans, and the banned subject; both are in the hit if no limiter has made it."""
     origin = ban.hit.origin
@@ -244,13 +257,3 @@ def _banned(ban: BanStatus, applied: AppliedLimits) -> tuple[str, Subject]:
         return origin.type, Subject(origin.type, origin.subject)
     limiter = next(each for each in applied.limiters if ban.hit in each.hits)
     return limiter.declaration.shown_name, limiter.subject
-
-
-def _log(app: Flask, settings: Settings, ban: BanStatus, scope: str, subject: Subject) -> None:
-    if settings.log == "off":
-        return
-    who = f"{subject.type} {short(subject.value)}" if settings.log == "subjects" else subject.type
-    repetition = f", repetition {ban.level}" if ban.level else ""
-    SafeLogger(app.logger).info(
-        "Rate limits: banned %s for %g s at %s by %s%s", who, ban.retry_after, scope, ban.name, repetition
-    )

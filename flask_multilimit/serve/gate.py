@@ -49,7 +49,7 @@ from ..signals import (
     shadow_rejected,
 )
 from .applier import ControlApplier
-from .audience import AppAudience, check_and_report, key_of, report, report_bans, send_signals
+from .audience import AppAudience, key_of
 from .headers import cache_fields, describe, own_copy, unshared
 from .refusal import (
     DENIAL_STATUSES,
@@ -350,7 +350,7 @@ class AppGate(AppState):
             return None
         try:
             if self.audience.present or limit_event.receivers:
-                decision = check_and_report(self.limiter, scope, applied, self.audience)
+                decision = self.audience.check_and_report(self.limiter, scope, applied)
             else:
                 decision = self.limiter.check(hits)
                 if applied.may_wait:
@@ -363,9 +363,9 @@ class AppGate(AppState):
         if (applied.settling or applied.holds_slots) and decision.allowed:
             self.settlement.keep(decision, applied, record)
         if limits_checked.receivers or shadow_rejected.receivers or request_rejected.receivers:
-            send_signals(self.app, decision, scope, applied)
+            self.audience.send_signals(decision, scope, applied)
         if applied.has_bans and not decision.allowed:
-            report_bans(self.app, self.settings, decision, scope, applied)
+            self.audience.report_bans(decision, scope, applied)
         return decision
 
     def check_inline(
@@ -463,7 +463,7 @@ class AccessCheck:
             self._deny(listed)
         if record.plan.limiters or record.plan is NO_PLAN:  # without limits, being listed makes no difference
             endpoint = current_request().endpoint or UNMATCHED_SCOPE
-            report("allow_listed", self._in_force.audience, endpoint=endpoint, decided_by="list")
+            self._in_force.audience.report("allow_listed", endpoint=endpoint, decided_by="list")
         return "allowed"
 
     def _subjects_called(self, name: str, resolve: Resolve, plan: Plan) -> tuple[Subject, ...]:
@@ -483,7 +483,7 @@ class AccessCheck:
         if listed.who.network is not None:
             who = self._in_force.subjects.resolve(LimitType.IP, None)
         shown = endpoint or UNMATCHED_SCOPE
-        report(outcome, self._in_force.audience, endpoint=shown, decided_by="list", who=who)
+        self._in_force.audience.report(outcome, endpoint=shown, decided_by="list", who=who)
         notify(request_denied, self._in_force.app, listed=listed, endpoint=endpoint)
         self._records.mark_refused(listed.ends_in)
         raise self._refusals.denied(listed)

@@ -25,7 +25,6 @@ from ..engine.threads import ENDING_SECONDS, Beat
 from ..observe.events import OTHERS, Outcome
 from ..plan.hits import Applied, AppliedLimits
 from ..signals import log_once_a_minute
-from .audience import report
 from .headers import without_fields
 from .slots import holder_of_request, is_complete, release_when_requests_end
 from .state import AppState, Record, Records
@@ -214,7 +213,7 @@ class Settlement:
             gives_all_back = not any(new.values()) and any(hit.cost for hit in settled.hits if hit.key in new)
             outcome: Outcome = "refunded" if gives_all_back else "settled"
             decision = settled.replaced(settled=new)
-            report(outcome, self._in_force.audience, endpoint=scope, decided_by=decision.decided_by, decision=decision)
+            self._in_force.audience.report(outcome, endpoint=scope, decided_by=decision.decided_by, decision=decision)
 
 
 def settle(units: int, *, name: str | None = None) -> None:
