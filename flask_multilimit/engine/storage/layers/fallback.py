@@ -87,6 +87,7 @@ class Fallback:
     def begin(self) -> None:
         """An outage begins."""
         self._down_since = self.now()
+        self.gather_again()
         self._freed.clear()
         self._given_back.clear()
         for (_, key), released in self._released.items():
@@ -194,6 +195,21 @@ class Fallback:
             self._charge_known_usage(hit)
             self._memory.settle(uuid4(), (Charge(Hit(hit.key, share, 0), 0, units),))
 
+    def record_overtaken(self, answer: Decision) -> None:
+        """Record in an outage what the storage has charged by an ``answer`` that came after it had begun, unless the
+        last answers have just shown that."""
+        for hit, _, _ in answer.charges if self._down_since is not None else ():
+            share = None if hit.rule.holds_slots else share_of(hit.rule, self.workers)
+            if share is not None:
+                left = self._standing_here(hit.key, share)[0] - hit.cost
+                self._charge_known_usage(hit)
+                missing = self._standing_here(hit.key, share)[0] - left
+                if missing > 0:
+                    self._memory.settle(uuid4(), (Charge(Hit(hit.key, share, 0), 0, missing),))
+
+    def _standing_here(self, key: str, share: Rule) -> Standing:
+        return standing_of(self._memory.peek((Hit(key, share, 0),)).reply, 0)
+
     def record_release(self, slots: Sequence[Slot]) -> None:
         """Record that slots of the storage are being released: its last answers still count them."""
         self._changes += 1
@@ -288,7 +304,7 @@ class Fallback:
             left = min(left, max((remaining - assumed) // self.workers, 1))
             full_at = max(full_at, until)
         if full_at > self.now():
-            here, _, reset_after = standing_of(self._memory.peek((Hit(hit.key, share, 0),)).reply, 0)
+            here, _, reset_after = self._standing_here(hit.key, share)
             is_calendar = share.quota.periods is not None
             if left <= here < burst and self.now() + reset_after < full_at and not is_calendar:
                 self._memory.reset([hit.key])  # what an earlier outage left, which the last answer counts to a fraction

@@ -79,9 +79,9 @@ class GuardedStorage:
             decision = self.wrapped.check(hits, check_id)
         except StorageError as error:
             return self._ask_again(hits, check_id, error, failures, start)
+        self._keep_answer(decision)  # as _remember(), in less time
         if failures != self._breaker.failures:
-            return self._remember(decision)
-        self._keep_answer(decision)  # in less time
+            self._outage.record_overtaken(decision)
         return decision
 
     def _ask_again(
@@ -94,13 +94,14 @@ class GuardedStorage:
                 decision = self._breaker.ask_again(error, failures, start, self.wrapped.check, hits, check_id)
         except StorageError as last:
             return self._after_failure(hits, check_id or last.check_id, last, failures)
-        return self._remember(decision)
+        return self._remember(decision, failures)
 
-    def _remember(self, answer: Decision) -> Decision:
-        """Keep an ``answer``. If it comes in an outage, earlier answers do not show what it has charged."""
-        if self._breaker.state is not State.CLOSED:
-            self._outage.record_overtaken(answer)
+    def _remember(self, answer: Decision, failures: int) -> Decision:
+        """Keep an ``answer``, so that an outage that begins from now on finds it; one that has begun since there were
+        ``failures`` may not have."""
         self._keep_answer(answer)
+        if failures != self._breaker.failures:
+            self._outage.record_overtaken(answer)
         return answer
 
     def peek(self, hits: tuple[Hit, ...]) -> Decision:
@@ -118,7 +119,7 @@ class GuardedStorage:
         except StorageError as error:
             self._outage.record_failure(hits, error, failures)
             return self._decide(hits, PEEK_ID, error, charging=False)
-        return self._remember(decision)
+        return self._remember(decision, failures)
 
     def check_many(self, many: Sequence[tuple[Hit, ...]], ids: Sequence[UUID] | None = None) -> list[Decision]:
         if self._breaker.state is not State.CLOSED:
@@ -129,7 +130,7 @@ class GuardedStorage:
         except StorageError as error:
             decide = partial(self._ask_again, error=error, failures=failures, start=start)
             return self._each(decide, many, ids or error.check_ids or [uuid4() for _ in many])
-        return list(map(self._remember, decisions))
+        return [self._remember(decision, failures) for decision in decisions]
 
     def settle(self, check_id: UUID, charges: Sequence[Charge]) -> None:
         """While the storage is down, settlements of charges that it has made are kept for later; so is the first that

@@ -191,13 +191,13 @@ class Outage:
             if failures != self.breaker.failures:
                 return
             begins = not self.breaker.has_failed
-            self.fallback.gather_again()
             if begins:
                 self._share_between(count_workers(self._given_workers))
                 self.pending.begin()
                 for check_id, on_shares in list(self._counted_twice.items()):  # the last answer counts these slots
                     self._refund_counted_twice(check_id, [hit.key for hit in on_shares.hits if hit.rule.holds_slots])
                 self.fallback.begin()
+            self.fallback.gather_again()  # also what came while it began
             self.breaker.fail(hits, error)  # last: if this is interrupted, the next failure begins the outage
             health = self._health()
         if begins:
@@ -363,8 +363,8 @@ class Outage:
 
     def record_overtaken(self, answer: Decision) -> None:
         """Record what the storage has charged by an ``answer`` that came after an outage had begun."""
-        hits = [charge.hit for charge in answer.charges if not charge.hit.rule.holds_slots]
-        self.record_excess([Charge(replace(hit, cost=0), 0, hit.cost) for hit in hits])
+        with self._lock:
+            self.fallback.record_overtaken(answer)
 
     def release(self, slots: Sequence[Slot]) -> Sequence[Slot]:
         """Release slots that were taken here, and keep the release of others for later while the storage is down.

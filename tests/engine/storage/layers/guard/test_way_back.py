@@ -16,6 +16,7 @@ import pytest
 
 from engine.storage.layers.guard.workers import (
     FOUR,
+    Shared,
     Work,
     Workers,
     begin_outage,
@@ -28,6 +29,7 @@ from flask_multilimit.engine import (
     Calendar,
     Concurrent,
     Decision,
+    GuardedStorage,
     Hit,
     Limiter,
     MemoryStorage,
@@ -41,6 +43,7 @@ from flask_multilimit.engine.hits import OnStorageError
 from flask_multilimit.engine.slots import slots_of
 from flask_multilimit.engine.storage.layers import pending
 from support.bench import hits, rule
+from support.clock import Clock
 from support.rates import RATES
 from support.threads import under_load
 from support.waiting import PATIENCE, until
@@ -949,6 +952,28 @@ def test_check_that_the_storage_answers_after_an_outage_has_begun_counts_in_it(
     assert workers.admitted(plan) == [2]
     workers.mend()
     assert workers.storage.peek(plan).remaining == 0
+
+
+@pytest.mark.parametrize("algorithm", sorted(RATES))
+def test_answer_that_is_being_kept_when_an_outage_begins_counts_in_it(algorithm: str) -> None:
+    now, plan, interruptions = Clock(), hits(rule(algorithm, 3600, 4)), list[Callable[[], object]]()
+    storage = Shared(now)
+
+    def clock() -> int:  # the guard reads it when it keeps an answer
+        while interruptions:
+            interruptions.pop()()
+        return now()
+
+    def break_down() -> None:
+        storage.error = StorageError("it is away")
+        assert limiter.check(plan).allowed
+
+    limiter = Limiter(GuardedStorage(storage, workers=1, clock=clock))
+    interruptions.append(break_down)
+    assert limiter.check(plan).allowed
+
+    assert [limiter.check(plan).allowed for _ in range(3)] == [True, True, False]
+    limiter.close()
 
 
 def test_late_failure_after_an_outage_is_charged_and_begins_no_new_outage(workers: Workers) -> None:
