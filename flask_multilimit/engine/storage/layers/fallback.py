@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from ...algorithms import UNKNOWN
 from ...algorithms.base import encode_ban, level_of
 from ...decision import Charge, Decision
-from ...hits import BanHit, Hit, bans_of, joined_keys, memoized
+from ...hits import PEEK_ID, BanHit, Hit, bans_of, joined_keys, memoized, new_id
 from ...periods import AROUND
 from ...reply import DELAY, NOW, RESET_AFTERS, RETRY_AFTERS, Standing, head, standing_of, standings_of, start_of
 from ...rules import LONGEST, Concurrent, Rule, changed
@@ -132,24 +132,29 @@ class Fallback:
         return self.now() if past is None else past
 
     def decide(
-        self, check_id: bytes, hits: tuple[Hit, ...], local: tuple[Hit, ...], *, charging: bool
+        self, check_id: UUID | None, hits: tuple[Hit, ...], local: tuple[Hit, ...], *, charging: bool
     ) -> tuple[Decision, Decision | None]:
         """The decision on ``hits``, of which only the ``local`` ones are limited here; and the decision on the shares
-        of those alone.
+        of those alone. Both have one id, so that a repeated check is recognized here, too.
 
         A ban that the storage has reported continues. No ban begins, because a share refuses sooner than its rule.
         """
         bans: dict[str, Standing] = {ban.hit.key: self._standing_of_ban(ban.hit) for ban in bans_of(local)}
         banned = any(bans[hit.key][1] and not hit.shadow for hit in local if hit.key in bans)
         local = without_bans(local)
+        id_ = check_id.bytes if check_id is not None else new_id() if charging else PEEK_ID
         if not local:
-            return _decision(check_id, hits, head(self.now(), allowed=not banned), bans), None
+            return _decision(id_, hits, head(self.now(), allowed=not banned), bans), None
         for hit in local:
             if not hit.rule.holds_slots:
                 self._charge_known_usage(hit)
         shares = [self._share(hit) for hit in local]
         share_hits = tuple(map(_on_share, local, shares))
-        on_shares = self._memory.check(share_hits) if charging and not banned else self._memory.peek(share_hits)
+        if charging and not banned:
+            on_shares = self._memory.check(share_hits, check_id)
+            id_ = on_shares.check_id
+        else:
+            on_shares = self._memory.peek(share_hits)
         all_standings = zip(local, standings_of(on_shares.reply), strict=True)
         standings: dict[str, Standing] = {hit.key: standing for hit, standing in all_standings}
         for hit, share in zip(local, shares, strict=True):
@@ -158,7 +163,7 @@ class Fallback:
                 standings[hit.key] = (0, wait if hit.needed else 0, 0)
         self._needs_sweep = True
         start = head(on_shares.at, on_shares.reply[DELAY], allowed=on_shares.allowed and not banned)
-        return _decision(check_id, hits, start, {**standings, **bans}), on_shares
+        return _decision(id_, hits, start, {**standings, **bans}), on_shares
 
     def _standing_of_ban(self, hit: Hit) -> tuple[int, int, int]:
         """The standing of a ban now, by the storage's last answer."""

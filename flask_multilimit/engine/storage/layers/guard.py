@@ -18,7 +18,7 @@ from uuid import UUID, uuid4
 
 from ...decision import Charge, Decision
 from ...errors import StorageDenied, StorageError, check_logger
-from ...hits import PEEK_ID, Hit, OnStorageError, check_policy
+from ...hits import Hit, OnStorageError, check_policy
 from ..base import KeepsSlots, Lost, Slot, Storage, check_clock, check_storage, monotonic_microseconds
 from ..forgetting import MOST_KEYS, check_memory_keys
 from .health import Health, Report, check_on_change, check_workers
@@ -69,8 +69,7 @@ class GuardedStorage:
             return self._ask(hits, check_id)
         if state is State.OPEN:
             self._outage.recover()
-            id_, error = (check_id or uuid4()).bytes, self._breaker.latest_error()
-            return self._decide(hits, id_, error, charging=True, may_be_charged=check_id is not None)
+            return self._decide(hits, check_id, self._breaker.latest_error(), charging=True)
         return self._while_returning(hits, check_id)
 
     def _ask(self, hits: tuple[Hit, ...], check_id: UUID | None) -> Decision:
@@ -107,10 +106,10 @@ class GuardedStorage:
     def peek(self, hits: tuple[Hit, ...]) -> Decision:
         state = self._breaker.state
         if state is State.OPEN:
-            return self._decide(hits, PEEK_ID, self._breaker.latest_error(), charging=False)
+            return self._decide(hits, None, self._breaker.latest_error(), charging=False)
         if state is not State.CLOSED and not self._outage.is_over():  # a check takes no more than the share here
             local = self._limited_here(hits)
-            decision, _ = self._outage.decide(PEEK_ID, hits, local, charging=False, pending=False)
+            decision, _ = self._outage.decide(None, hits, local, charging=False, pending=False)
             if not decision.allowed:
                 return decision
         failures = self._breaker.failures
@@ -118,7 +117,7 @@ class GuardedStorage:
             decision = self._breaker.ask_at_most_twice(failures, self.wrapped.peek, hits)
         except StorageError as error:
             self._outage.record_failure(hits, error, failures)
-            return self._decide(hits, PEEK_ID, error, charging=False)
+            return self._decide(hits, None, error, charging=False)
         return self._remember(decision, failures)
 
     def check_many(self, many: Sequence[tuple[Hit, ...]], ids: Sequence[UUID] | None = None) -> list[Decision]:
@@ -186,14 +185,14 @@ class GuardedStorage:
         self, hits: tuple[Hit, ...], check_id: UUID | None, error: StorageError, failures: int
     ) -> Decision:
         self._outage.record_failure(hits, error, failures)
-        id_, admitted = (check_id or uuid4()).bytes, False
+        admitted = False
         try:
-            decision = self._decide(hits, id_, error, charging=True, may_be_charged=True)
+            decision = self._decide(hits, check_id, error, charging=True)
             admitted = decision.allowed
             return decision
         finally:
-            if not admitted:
-                self._outage.refund_later(id_, hits)
+            if check_id is not None and not admitted:
+                self._outage.refund_later(check_id, hits)
 
     def _each(
         self,
@@ -223,7 +222,7 @@ class GuardedStorage:
             return self._ask(hits, check_id)
         check_id, answer, failures = check_id or uuid4(), None, self._breaker.failures
         local = self._limited_here(hits)
-        decision, on_shares = self._outage.decide(check_id.bytes, hits, local, charging=True, pending=False)
+        decision, on_shares = self._outage.decide(None, hits, local, charging=True, pending=False)
         if not decision.allowed:
             return decision
         try:
@@ -237,30 +236,16 @@ class GuardedStorage:
         self._keep_answer(answer)
         return answer
 
-    def _decide(
-        self,
-        hits: tuple[Hit, ...],
-        check_id: bytes,
-        error: StorageError,
-        *,
-        charging: bool,
-        may_be_charged: bool = False,
-    ) -> Decision:
-        """Decide in place of the storage. ``may_be_charged``: it may have charged a check with this id, or may do so
-        when it continues."""
+    def _decide(self, hits: tuple[Hit, ...], check_id: UUID | None, error: StorageError, *, charging: bool) -> Decision:
+        """Decide in place of the storage, which may have charged a check with this ``check_id``, or may do so when it
+        continues."""
         policies = {self._policy_for(hit) for hit in hits}
         if "raise" in policies:
             raise error
         if "deny" in policies:
             raise StorageDenied(f"refused while {error}", retry_after=1.0) from error
-        decision, _ = self._outage.decide(
-            check_id,
-            hits,
-            self._limited_here(hits),
-            charging=charging,
-            pending=charging and not error.key_specific,
-            may_be_charged=may_be_charged,
-        )
+        local, pending = self._limited_here(hits), charging and not error.key_specific
+        decision, _ = self._outage.decide(check_id, hits, local, charging=charging, pending=pending)
         return decision
 
     def _policy_for(self, hit: Hit) -> OnStorageError:

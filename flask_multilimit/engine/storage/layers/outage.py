@@ -288,30 +288,24 @@ class Outage:
     # During the outage
 
     def decide(
-        self,
-        check_id: bytes,
-        hits: tuple[Hit, ...],
-        local: tuple[Hit, ...],
-        *,
-        charging: bool,
-        pending: bool,
-        may_be_charged: bool = False,
+        self, check_id: UUID | None, hits: tuple[Hit, ...], local: tuple[Hit, ...], *, charging: bool, pending: bool
     ) -> tuple[Decision, Decision | None]:
         """The decision on ``hits``, of which only the ``local`` ones are limited here; and the decision on the shares
-        of those alone. ``pending``: whether the storage must be charged later. ``may_be_charged``: whether it may have
-        charged a check with this id."""
+        of those alone. The storage may have charged a check with this ``check_id``, if there is one. ``pending``:
+        whether it must be charged later."""
         with self._lock:
             decision, on_shares = self.fallback.decide(check_id, hits, local, charging=charging)
             if pending and on_shares is not None and on_shares.charges:
-                self.pending.keep(check_id, Admitted(without_bans(local), on_shares, may_be_charged=may_be_charged))
+                admitted = Admitted(without_bans(local), on_shares, may_be_charged=check_id is not None)
+                self.pending.keep(decision.check_id, admitted)
         self._recover_if_pending()
         return decision, on_shares
 
-    def refund_later(self, check_id: bytes, hits: tuple[Hit, ...]) -> None:
+    def refund_later(self, check_id: UUID, hits: tuple[Hit, ...]) -> None:
         """Refund later what the storage may have charged for a check that is not admitted here."""
         if charges := repeatable([Charge(hit, 0) for hit in hits if hit.cost]):
             with self._lock:
-                self.pending.keep_settlement(check_id, charges)
+                self.pending.keep_settlement(check_id.bytes, charges)
             self._recover_if_pending()
 
     def _recover_if_pending(self) -> None:

@@ -671,7 +671,7 @@ def test_reply_can_be_remembered_while_another_thread_charges_in_the_past() -> N
     fallback = PastChargedMeanwhile(Clock(60))
     shared = Limiter(MemoryStorage())
     fallback.begin()
-    fallback.decide(bytes(16), hits(), hits(), charging=True)
+    fallback.decide(None, hits(), hits(), charging=True)
 
     for _ in range(4):
         fallback.remember(shared.check(hits()))
@@ -688,7 +688,7 @@ def test_reply_that_another_one_has_overtaken_gives_back_no_unit() -> None:
     fallback.remember(older)
     fallback.begin()
 
-    assert not fallback.decide(bytes(16), hits("2/minute"), hits("2/minute"), charging=True)[0].allowed
+    assert not fallback.decide(None, hits("2/minute"), hits("2/minute"), charging=True)[0].allowed
 
 
 def test_reply_after_the_clock_of_the_server_stepped_back_is_remembered() -> None:
@@ -702,7 +702,7 @@ def test_reply_after_the_clock_of_the_server_stepped_back_is_remembered() -> Non
     fallback.begin()
 
     alice = hits("1/minute", subject="alice")
-    assert not fallback.decide(bytes(16), alice, alice, charging=True)[0].allowed
+    assert not fallback.decide(None, alice, alice, charging=True)[0].allowed
 
 
 # Probing

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -429,7 +429,7 @@ def test_refund_of_a_check_that_only_its_key_made_fail_is_repeated_until_the_sto
     limiter, storage = workers.limiter, workers.storage
     refunds = fails_first(storage, "settle", StorageError("it is down"))
     assert limiter.check(hits("1/minute")).allowed
-    storage.error = StorageError("WRONGTYPE", key_specific=True)
+    storage.error = StorageError("WRONGTYPE", key_specific=True, check_id=uuid4())
     assert not limiter.check(hits("1/minute")).allowed
 
     until(lambda: len(refunds) == 2)
@@ -499,6 +499,20 @@ def test_settlement_waits_until_what_it_settles_is_charged(workers: Workers, bef
     workers.mend()
 
     assert workers.storage.peek(plan).remaining == 9 - 2 * before - units
+
+
+@pytest.mark.parametrize("given", [True, False], ids=["own id", "id of the decision"])
+def test_check_that_is_repeated_with_its_id_in_an_outage_is_charged_once(broken: Workers, given: bool) -> None:
+    plan = hits("2/minute; 1/hour")
+    first = broken.limiter.check(plan, check_id=uuid4() if given else None)
+
+    again = [broken.limiter.check(plan, check_id=first.id) for _ in range(3)]
+
+    assert [(each.allowed, each.id) for each in again] == [(True, first.id)] * 3
+    broken.limiter.refund(again[-1])
+    assert broken.admitted(plan) == [1]
+    broken.mend()
+    assert [status.remaining for status in broken.storage.peek(plan).statuses] == [1, 0]
 
 
 @pytest.mark.parametrize("units", [0, 5])
