@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 from .decision import Decision
 from .errors import ConfigurationError, StorageError, with_remedy
@@ -64,7 +64,7 @@ class _Held:  # made at every request: an __init__ would be one more call
 
 @dataclass(slots=True, eq=False)
 class _Unreleased:
-    """Slots of one check that are to be released again."""
+    """Slots of one release that are to be released again."""
 
     storage: KeepsSlots
     slots: tuple[Slot, ...]
@@ -85,7 +85,7 @@ class Keeper:
 
     def _after_fork_in_child(self) -> None:
         self._held: dict[bytes, _Held] = {}
-        self._unreleased: dict[bytes, _Unreleased] = {}
+        self._unreleased: set[_Unreleased] = set()
         self._unconfirmed: dict[int, KeepsSlots] = {}
         self._renewing: int | None = None  # id() of the storage that was renewed last, unless it is closed
         self._soon: deque[Callable[[], object]] = deque()
@@ -172,16 +172,15 @@ class Keeper:
         if held.failing is not None or self._clock() >= held.due:  # a renewal may have taken them again since
             self._release_later(held, [slot for slot in slots if slot.hit.key in keys])
 
-    def forget_all(self, storage: Storage) -> None:
+    def forget_all(self, storage: object) -> None:
         """Neither renew nor release slots of ``storage`` any more, because it was closed."""
         self._unconfirmed.pop(id(storage), None)
         if self._renewing == id(storage):
             self._renewing = None
-        both: list[dict[bytes, Any]] = [self._held, self._unreleased]
-        for by_check in both:
-            for check_id, each in list(by_check.items()):
-                if each.storage is storage:
-                    by_check.pop(check_id, None)
+        for check_id, held in list(self._held.items()):
+            if held.storage is storage:
+                self._held.pop(check_id, None)
+        self._unreleased.difference_update([each for each in list(self._unreleased) if each.storage is storage])
 
     def call_soon(self, end: Callable[[], object]) -> None:
         """Call ``end``, which releases slots or settles charges, soon, in the thread. If it raises, that is logged."""
@@ -189,7 +188,7 @@ class Keeper:
         self.beat.wake(self._clock())
 
     def __len__(self) -> int:
-        """The number of checks whose slots are held, or could not be released yet."""
+        """The number of checks whose slots are held, and of releases to repeat."""
         return len(self._held) + len(self._unreleased)
 
     def retry_release(self, held: _Held, error: StorageError) -> None:
@@ -211,9 +210,7 @@ class Keeper:
     def _release_later(self, held: _Held, slots: Iterable[Slot]) -> None:
         """Release ``slots`` of ``held`` at once, in the thread."""
         now = self._clock()
-        scheduled = self._unreleased.get(held.check_id)
-        all_slots = (*slots, *(scheduled.slots if scheduled is not None else ()))
-        self._unreleased[held.check_id] = _Unreleased(held.storage, all_slots, now, now + held.timeout)
+        self._unreleased.add(_Unreleased(held.storage, tuple(slots), now, now + held.timeout))
         self.beat.wake(now)
 
     # The thread
@@ -222,7 +219,7 @@ class Keeper:
         """The task of the beat. Without slots, the thread lingers for a while before it ends."""
         self.renew_due()
         dues = [held.due for held in list(self._held.values())]
-        dues += [each.due for each in list(self._unreleased.values())]
+        dues += [each.due for each in list(self._unreleased)]
         self._lingers = not dues and not self._lingers
         if self._lingers:
             return LINGER_SECONDS
@@ -236,7 +233,7 @@ class Keeper:
         due = [held for held in list(self._held.values()) if held.due <= now]
         for storage, some in _by_storage(due):
             self._renew(storage, some, now)
-        failed = [each for each in list(self._unreleased.values()) if each.due <= now]
+        failed = [each for each in list(self._unreleased) if each.due <= now]
         for storage, releases in _by_storage(failed):
             self._retry_releases(storage, releases)
         while self._unconfirmed:  # last, because this waits for a storage that stalls
@@ -299,10 +296,7 @@ class Keeper:
             for each in releases:
                 each.due = now + RETRY_SECONDS
             releases = [each for each in releases if each.due >= each.expires]
-        for each in releases:
-            check_id = each.slots[0].check_id
-            if self._unreleased.get(check_id) is each:  # another thread may have added slots
-                self._unreleased.pop(check_id, None)
+        self._unreleased.difference_update(releases)
 
 
 def slots_of(decision: Decision) -> tuple[Slot, ...]:

@@ -23,11 +23,11 @@ from flask_multilimit.engine import (
     threads,
 )
 from flask_multilimit.engine.slots import KEEPER, Keeper, slots_of
-from flask_multilimit.engine.storage import Slot
+from flask_multilimit.engine.storage import Slot, Storage
 from flask_multilimit.engine.storage.base import Lost, monotonic_microseconds
 from support.doubles import failing, raising
 from support.servers import Server
-from support.threads import in_threads
+from support.threads import in_threads, interleaved
 from support.waiting import SECONDS, until
 
 THREE = hits_for(Concurrent(3), scope="reports")
@@ -456,6 +456,42 @@ def test_slot_stays_free_when_the_keeper_learns_of_its_refund_after_the_renewal(
 
     assert [status.remaining for status in storage.peek(two).statuses] == [3, 3]
     assert len(keeper) == 0
+
+
+class Away(MemoryStorage):
+    """Releases slots only when asked again."""
+
+    def release(self, slots: Sequence[Slot], lost: Lost | None = None) -> None:
+        if lost is not None:
+            raise StorageError("away")
+        super().release(slots)
+
+
+def test_slots_of_one_check_whose_releases_fail_in_two_threads_are_all_released(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, two = [0.0], (*THREE, *hits_for(Concurrent(3), scope="exports"))
+
+    def due() -> tuple[Keeper, Storage, Decision]:
+        now[0], storage, keeper = 0.0, Away(), keeper_at(now, monkeypatch)
+        decision = storage.check(two)
+        keeper.hold(storage, decision)
+        now[0] = 20
+        return keeper, storage, decision
+
+    def refund_one_and_release(held: tuple[Keeper, Storage, Decision]) -> None:
+        keeper, _, decision = held
+        keeper.forget(decision, {two[0].key})
+        keeper.renew_due()
+
+    def release(held: tuple[Keeper, Storage, Decision]) -> None:
+        held[0].release(held[2])
+
+    for keeper, storage, _ in interleaved(due, refund_one_and_release, release, of=slots):
+        keeper.renew_due()
+
+        assert [status.remaining for status in storage.peek(two).statuses] == [3, 3]
+        assert len(keeper) == 0
 
 
 def test_slot_released_before_its_renewal_is_not_renewed(monkeypatch: pytest.MonkeyPatch) -> None:

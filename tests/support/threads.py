@@ -1,11 +1,15 @@
 """Threads that do the same at once, and what they return; an exception in one of them is raised by the test."""
 
 import gc
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TypeVar
+from functools import partial
+from itertools import count
+from types import ModuleType
+from typing import Any, TypeVar
 
 from support.waiting import PATIENCE
 
@@ -36,6 +40,37 @@ def under_load(act: Callable[[], object], *, threads: int = 4) -> Iterator[None]
             over.set()
     for call in calls:
         call.result()
+
+
+def interleaved(
+    prepare: Callable[[], T], first: Callable[[T], object], second: Callable[[T], object], *, of: ModuleType
+) -> Iterator[T]:
+    """What ``prepare`` returns, again and again, after ``first`` was called with it, and another thread has called
+    ``second`` before one line of the module ``of``: before another line each time, until ``first`` runs no more."""
+    for number in count():
+        world = prepare()
+        if not _stopped(partial(first, world), partial(second, world), number, of):
+            return
+        yield world
+
+
+def _stopped(first: Callable[[], object], second: Callable[[], object], number: int, of: ModuleType) -> bool:
+    """Whether ``first`` ran so many lines of the module; before that line, another thread has called ``second``."""
+    before, lines, is_stopped = sys.gettrace(), count(), False
+
+    def at_each_line(_: Any, event: str, __: Any) -> Any:
+        nonlocal is_stopped
+        if event == "line" and next(lines) == number:
+            is_stopped = True
+            in_threads(1, second)
+        return at_each_line
+
+    sys.settrace(lambda frame, *_: at_each_line if frame.f_code.co_filename == of.__file__ else None)
+    try:
+        first()
+    finally:
+        sys.settrace(before)
+    return is_stopped
 
 
 class _Garbage:
