@@ -136,14 +136,11 @@ class Recorder:
 
     def flush(self) -> None:
         """Write the requests that wait, except those whose real cost will be known soon."""
-        self._flush(ending=False)
-
-    def _flush(self, *, ending: bool) -> None:
         with self._writing:
             waiting = [self._waiting.popleft() for _ in range(len(self._waiting))]
             complete, incomplete = list[_PendingLine](), list[_PendingLine]()
             for each in waiting:
-                (complete if ending or each.is_complete() else incomplete).append(each)
+                (complete if self._closed or each.is_complete() else incomplete).append(each)
             self._waiting.extendleft(reversed(incomplete))
             lines = [self._line_of(each) for each in complete]
             if lines:
@@ -153,8 +150,8 @@ class Recorder:
         """Write the requests that wait, and record no more."""
         limits_checked.disconnect(self._remember_check, self._gate.app)
         self._closed = True
-        self._flush(ending=True)
         self._beat.close()
+        self.flush()
 
     # In the thread of a request
 
@@ -218,9 +215,9 @@ class Recorder:
         """Start empty: the parent writes the requests that are waiting."""
         self._begin()
 
-    def _turn(self) -> float:
+    def _turn(self) -> float | None:
         self.flush()
-        return PAUSE
+        return None if self._closed else PAUSE  # a request that began before close() may wake it after
 
     def _line_of(self, line: _PendingLine) -> str:
         subjects = {type_: self._hashed(value) for type_, value in self._split(line.subjects).items()}

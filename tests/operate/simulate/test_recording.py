@@ -25,6 +25,7 @@ from flask_multilimit.simulation import Report, read_logs, simulate
 from support.asking import statuses
 from support.forks import forked
 from support.processes import Program
+from support.threads import interleaved
 from support.waiting import until
 
 from .recorded_app import make_app
@@ -414,6 +415,23 @@ def test_closed_recorder_records_nothing_also_in_forked_children(app: Flask, rec
     recorder.close()
     assert lines_by_file(app, recorder) == []
     assert list(limits_checked.receivers_for(app)) == []
+
+
+def test_thread_of_a_recorder_that_is_closed_amid_a_request_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recording, "PAUSE", 0.001)
+
+    def recorder_of_an_app() -> Recorder:
+        app = Flask("small")
+        MultiLimit(app)
+        return Recorder(app, tmp_path, key="k")
+
+    def request_an_unknown_path(recorder: Recorder) -> None:
+        recorder._gate.app.test_client().get("/")
+
+    for recorder in interleaved(recorder_of_an_app, request_an_unknown_path, Recorder.close, of=recording):
+        until(lambda recorder=recorder: not recorder._beat.running and not recorder._waiting)  # type: ignore[misc]
 
 
 def test_recorder_needs_a_key_and_disk_space(app: Flask, tmp_path: Path) -> None:
