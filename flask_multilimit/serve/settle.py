@@ -149,8 +149,12 @@ class Settlement:
 
     def _settle_ended(self) -> None:
         """Settle streams that have ended, in the background: their workers do not wait for the storage."""
-        while self._ended:
-            self._ended.popleft()()
+        while True:
+            try:
+                settle_it = self._ended.popleft()
+            except IndexError:  # close() in another thread may have settled the last one
+                return
+            settle_it()
 
     def close(self) -> None:
         """Settle the streams that have ended. A later one starts another thread."""

@@ -90,7 +90,7 @@ class Record(Bill):
             del self.decisions[1]
 
     def replace(self, decision: Decision) -> Decision | None:
-        """Replace the decision with the same id, and return it, if there is one."""
+        """Replace the decision with the same id, and return it, if there is one. Other threads may add decisions."""
         for place, each in enumerate(self.decisions):
             if each.check_id == decision.check_id:
                 self.decisions[place] = decision
@@ -111,7 +111,7 @@ class Records:
         attributes = request.__dict__
         record: Record | None = attributes.get(self._name)
         if record is None:
-            record = attributes[self._name] = Record(plan)
+            record = attributes.setdefault(self._name, Record(plan))  # another thread may have made one
         elif record.plan is not plan:
             if record.plan is not NO_PLAN:
                 record.checked = record.admitted = False
@@ -154,7 +154,7 @@ class Records:
         if request is None:
             setattr(g, self._name, record)
         else:
-            request.__dict__[self._name] = record
+            record = request.__dict__.setdefault(self._name, record)  # another thread may have made one
         return record
 
 

@@ -11,12 +11,13 @@ import pytest
 from flask import Flask, Response, abort, copy_current_request_context, request, send_file
 
 from flask_multilimit import MultiLimit, current_decision, rate_limiter
-from flask_multilimit.serve import settle
+from flask_multilimit.engine import hits_for
+from flask_multilimit.serve import settle, state
 from flask_multilimit.signals import Event, limit_event
 from support.asking import ask, statuses, view
 from support.clock import Clock
 from support.cluster import Cluster
-from support.threads import in_threads
+from support.threads import in_threads, interleaved
 
 
 def failed(response: Response) -> bool:
@@ -279,3 +280,19 @@ def test_charges_of_two_threads_of_one_request_are_all_given_back(app: Flask) ->
 
     assert statuses(app, "/") == [200]
     assert ask(app, "/left").text == "999"
+
+
+def test_charges_of_two_threads_of_a_request_without_preprocessing_are_all_given_back(app: Flask) -> None:
+    charged = rate_limiter(rules="1000/hour", scope="fan-out", charge_when=lambda _: False)(view())
+
+    def fan_out(other: list[Callable[[], object]]) -> None:
+        with app.test_request_context("/"):
+            other.append(copy_current_request_context(charged))
+            charged()
+            other.clear()
+            app.process_response(Response())
+
+    for _ in interleaved(list[Callable[[], object]], fan_out, lambda other: [each() for each in other], of=state):
+        with app.app_context():
+            limiter = app.extensions["multilimit"].limiter
+            assert limiter.peek(hits_for("1000/hour", scope="fan-out")).remaining == 1000

@@ -28,11 +28,15 @@ from flask_multilimit import (
 )
 from flask_multilimit.engine import Hit, StorageError, hits_for
 from flask_multilimit.engine.threads import Beat
-from flask_multilimit.serve.settle import MOST_OPEN
+from flask_multilimit.serve import settle as settling
+from flask_multilimit.serve.gate import gate_of
+from flask_multilimit.serve.settle import MOST_OPEN, Settlement
+from flask_multilimit.serve.state import Records
 from flask_multilimit.signals import Event, limit_event
 from support.changes import control_of
 from support.doubles import raising
 from support.forks import forked
+from support.threads import interleaved
 from support.waiting import PATIENCE
 
 Asking = Callable[..., Callable[..., TestResponse]]
@@ -353,6 +357,18 @@ def test_requests_do_not_wait_for_the_settlement_of_a_stream(
 
     assert before == 800
     assert is_settled.wait(PATIENCE)
+
+
+def test_streams_that_end_while_others_are_settled_at_close_raise_nothing(app: Flask) -> None:
+    def ended() -> tuple[Settlement, list[int]]:
+        settlement, settled = Settlement(gate_of(app), Records(app)), list[int]()
+        settlement._ended.append(lambda: settled.append(1))
+        return settlement, settled
+
+    for _, settled in interleaved(
+        ended, lambda world: world[0]._settle_ended(), lambda world: world[0]._settle_ended(), of=settling
+    ):
+        assert settled == [1]
 
 
 def test_forked_child_leaves_streams_that_have_ended_to_its_parent(app: Flask, monkeypatch: pytest.MonkeyPatch) -> None:
