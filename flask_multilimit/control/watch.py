@@ -122,7 +122,7 @@ class ControlFollower:
         self._beat = Beat(self._look_again, name="multilimit-control", logger=logger)
         self.lock: LateLock = LateLock(again=True)
         """Held while it asks the store, and calls ``take`` and ``report``."""
-        self._asks = False
+        self._asks = self._postpones = False
         notify_child(self)
 
     def start(self, *, limits: Callable[[], str] | None = None) -> None:
@@ -212,7 +212,7 @@ class ControlFollower:
         self._answered_at = read
         self.known = known = self.known._replace(now=found.now, read=read)
         if found.stamp != seen:
-            with _without_collections(len(found.text)):
+            with self._without_collections(len(found.text)):
                 self._use_newest(found, read)
         else:
             self.known = known._replace(run=found.run)
@@ -353,8 +353,26 @@ class ControlFollower:
             self.store.announce(worker, last)
             self._announced, self._announce_at = worker, now + ANNOUNCE_SECONDS
 
+    @contextmanager
+    def _without_collections(self, size: int) -> Iterator[None]:
+        """Postpone garbage collection while a long text is parsed, because it would double the time: none of the many
+        objects is garbage."""
+        self._postpones = size >= LONG_TEXT and gc.isenabled()
+        if self._postpones:
+            gc.disable()
+        try:
+            yield
+        finally:
+            self._collect_again()
+
+    def _collect_again(self) -> None:
+        if self._postpones:
+            self._postpones = False
+            gc.enable()
+
     def _after_fork_in_child(self) -> None:
         self._announced, self._asks = None, False
+        self._collect_again()
 
 
 def _has_lost(known: Known, found: StoredDocument) -> bool:
@@ -369,20 +387,6 @@ def _has_lost(known: Known, found: StoredDocument) -> bool:
 def _server_of(run: str) -> str:
     """``run`` without the evictions: a full server may evict a key at any time, and a copy is not written each time."""
     return run.partition("evicted_keys")[0]
-
-
-@contextmanager
-def _without_collections(size: int) -> Iterator[None]:
-    """Postpone garbage collection while a long text is parsed, because it would double the time: none of the many
-    objects is garbage."""
-    if size < LONG_TEXT or not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 # The copy on disk

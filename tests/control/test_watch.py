@@ -1,5 +1,6 @@
 """Processes learn of changes in the background: through outages, after forks, and with every kind of server."""
 
+import gc
 import os
 import socket
 import subprocess
@@ -279,6 +280,22 @@ def test_forked_child_follows_changes(on_server: str) -> None:
 def test_forked_workers_look_for_changes_at_different_times() -> None:
     first, second = forked(_generator.random), forked(_generator.random)
     assert first() != second()
+
+
+def test_child_forked_while_a_long_document_is_read_collects_garbage(
+    on_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "LONG_TEXT", 1)
+    shop, seen = shop_on(on_server), list[tuple[bool, bool]]()
+
+    def fork(*_: Any, **__: Any) -> None:
+        seen.append((gc.isenabled(), forked(gc.isenabled)()))
+
+    with control_changed.connected_to(fork, shop.app):
+        shop.control.deny("198.51.100.7", lasting=True)
+
+    assert seen == [(False, True)]
+    assert gc.isenabled()
 
 
 class TestConcurrentWriters:
