@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from operator import methodcaller
-from threading import Lock
+from threading import Lock, RLock
 from typing import Any, Generic, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -122,7 +122,7 @@ class _Process:
     def __init__(self) -> None:
         self.id = os.getpid()
         """The process that is ready for work: it differs from this one in a child that has not noticed its fork."""
-        self.noticing = Lock()
+        self.noticing = RLock()  # a signal handler may notice it, too
         self.forking = Lock()
         """Held during a fork: one at a time."""
 

@@ -188,6 +188,31 @@ def test_no_thread_begins_to_work_while_another_still_prepares_the_child() -> No
     assert exit_code_of_child(act) == 0
 
 
+class NotifiedAmidASignal:
+    """An object that a signal handler interrupts once, when it is notified: the handler begins to work."""
+
+    def __init__(self) -> None:
+        self.interrupted = True
+        notify_child(self)
+
+    def _after_fork_in_child(self) -> None:
+        if not self.interrupted:
+            self.interrupted = True
+            notice_fork()
+
+
+def test_signal_handler_may_begin_to_work_while_its_thread_prepares_the_child() -> None:
+    one = NotifiedAmidASignal()
+
+    def act() -> None:
+        one.interrupted = False
+        forks._process.id = os.getppid()
+        notice_fork()
+        assert one.interrupted
+
+    assert exit_code_of_child(act) == 0
+
+
 @pytest.mark.parametrize(
     "fork", [pytest.param(os.fork, id="Python"), pytest.param(fork_as_uwsgi_does, marks=unannounced, id="uWSGI")]
 )
