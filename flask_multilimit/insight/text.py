@@ -103,7 +103,8 @@ def parameters_of(rule: Rule) -> str:
 
 def options_of(declared: Declaration, methods: tuple[str, ...] | None) -> list[str]:
     """The options of a limiter besides its type and rules; ``methods`` are those it applies to (``None``: all)."""
-    conditions = [name for name in ("exempt_when", "charge_when", "settle", "on_rejected") if getattr(declared, name)]
+    callables = ("exempt_when", "charge_when", "settle", "reserve", "on_rejected")
+    conditions = [name for name in callables if getattr(declared, name)]
     options = [
         (Phrase("only {methods}", methods=", ".join(methods or ())), methods is not None),
         (f"scope {declared.scope}", declared.scope is not None),
@@ -113,5 +114,7 @@ def options_of(declared: Declaration, methods: tuple[str, ...] | None) -> list[s
         (Phrase("waits {time}", time=duration(declared.wait)), declared.wait),
         (", ".join(conditions), conditions),
         (f"key {declared.key}", declared.key is not None),
+        (f"unit {declared.unit}", declared.unit is not None),
+        (f"on_storage_error {declared.on_storage_error}", declared.on_storage_error is not None),
     ]
     return [text for text, holds in options if holds]

@@ -8,13 +8,13 @@ from flask import Flask, request
 from flask.views import MethodView
 from werkzeug.routing import Rule as Route
 
-from flask_multilimit import IP, MultiLimit, rate_limiter
+from flask_multilimit import IP, MultiLimit, Reserve, rate_limiter
 from flask_multilimit.engine import RedisStorage
 from flask_multilimit.insight.doctor import examine
 from flask_multilimit.insight.keys import SlotsInUse, keys, prefixes_of, slots_in_use, stored_keys
 from flask_multilimit.insight.limits import Limit, endpoint_limits, places_of
 from flask_multilimit.serve.gate import AppGate, gate_of
-from support.asking import statuses, view
+from support.asking import limit, statuses, view
 from support.changes import control_of
 
 
@@ -29,6 +29,16 @@ def rules_of(gate: AppGate) -> list[str]:
 
 def methods_of(gate: AppGate, endpoint: str) -> list[tuple[str, ...] | None]:
     return [each.methods for each in limits_of(gate, endpoint)]
+
+
+def test_limit_shows_its_reserve_its_unit_and_what_happens_in_an_outage(app: Flask) -> None:
+    MultiLimit(app)
+    reserve = Reserve({"critical": 0.2}, lambda: None)
+    limit(app, "/chat", rules="10/minute", unit="tokens", on_storage_error="deny", reserve=reserve)
+
+    (listed,) = limits_of(gate_of(app), "chat")
+
+    assert listed.options == ("reserve", "unit tokens", "on_storage_error deny")
 
 
 class TestUnmatchedRequests:
