@@ -395,9 +395,9 @@ Choose = Callable[[Traffic, Fraction], Counts]
 def traffic_of(arrivals: Arrivals, windows: Sequence[Rule]) -> Traffic:
     """The traffic of ``arrivals``. Raises :class:`ConfigurationError` if there are none."""
     if not arrivals:
-        costless = "no requests to learn from: nothing says what they cost"
+        costless = "no requests to learn from: nothing says what they cost; none has a number in the field {field}"
         none = "no requests to learn from: there is none that a limit here would count"
-        raise ConfigurationError(Phrase(costless if arrivals.without_cost else none))
+        raise ConfigurationError(Phrase(costless if arrivals.without_cost else none, field=brief(arrivals.cost_field)))
     return Traffic(arrivals, windows)
 
 

@@ -434,5 +434,5 @@ def test_requests_without_a_cost_are_left_out_and_counted() -> None:
     found = suggest_limits(app, requests, cost_field="tokens")
 
     assert (found.requests, found.without_cost, found.peaks[0].max) == (1, 1, 7)
-    with pytest.raises(ConfigurationError, match="nothing says what they cost"):
+    with pytest.raises(ConfigurationError, match="nothing says what they cost; none has a number in the field 'units'"):
         suggest_limits(app, requests, cost_field="units")
