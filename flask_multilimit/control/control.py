@@ -133,7 +133,7 @@ class Control:
         author: str = "",
         force: bool = False,
     ) -> Override:
-        """Change limits. Used units stay used.
+        """Change limits. Used units stay used, unless the window, the calendar or the algorithm changes.
 
         :param endpoint: change limits there: an endpoint, a blueprint, a pattern, or the scope of a check.
         :param rule: change the rule with this name in header fields.

@@ -16,8 +16,6 @@ from ..engine.errors import with_remedy
 from ..serve.gate import AppGate
 from .values import ROWS, Described, From, Paging, paged
 
-MOST_HISTORY = 1000
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry(Described):
@@ -173,7 +171,7 @@ def entries(gate: AppGate, *, kind: str = "", q: str = "", page: int = 1, rows: 
     )
 
 
-def history(gate: AppGate, *, q: str = "", page: int = 1, rows: int = 50, most: int = MOST_HISTORY) -> History:
+def history(gate: AppGate, *, q: str = "", page: int = 1, rows: int = 50, most: int = 1000) -> History:
     """What was changed. If the storage does not answer, nothing, and the reason."""
     try:
         changes, problem = gate.applier.control.history(most), ""

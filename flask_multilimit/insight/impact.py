@@ -34,6 +34,7 @@ REPLACES_ALL = (
     "These rules replace all rules for this client at these endpoints, also those by the hour or the month. To raise "
     "its counts and keep the rest, multiply them."
 )
+OWN_COUNT = "Another window, calendar or algorithm counts apart: units used by now do not count until the change ends."
 MULTIPLIES_ALL = "This multiplies all counts of this client at these endpoints, also those by the hour or the month."
 NOT_NAMED_YET = "Rules there depend on the request. Nothing changes unless one of them is called {name}."
 ALLOWED = "The client stays allowed: {where} comes first."
@@ -104,10 +105,13 @@ def _notes(gate: AppGate, preview: Preview) -> Iterable[str]:
             yield Phrase(ALLOWED, where=listed.where)
     if preview.entry.until is None and forgets_changes(gate):
         yield FORGETFUL
-    changed = [text for each in preview.endpoints for text in _by_name(_differing(each).after).values()]
-    if isinstance(entry, Override) and entry.rule and any(text.startswith("rules by request") for text in changed):
+    rules = [texts for each in preview.endpoints for _, *texts in _changed_rules(each)]
+    matches = [(_RULE.match(old), _RULE.match(new)) for old, new in rules]
+    if any(old and new and old["time"] != new["time"] for old, new in matches):
+        yield OWN_COUNT
+    if isinstance(entry, Override) and entry.rule and any(new.startswith("rules by request") for _, new in rules):
         yield Phrase(NOT_NAMED_YET, name=entry.rule)
-    counts = [int(rule["count"]) for text in changed if (rule := _RULE.match(text)) and not text.endswith(_SHADOW)]
+    counts = [int(rule["count"]) for _, rule in matches if rule and not rule.string.endswith(_SHADOW)]
     if counts and gate.settings.on_storage_error == "local" and min(counts) < (known_worker_count(gate) or 1):
         yield NO_SHARE
 
@@ -122,18 +126,18 @@ def _differing(each: Difference) -> Difference:
 
 
 def _of_endpoint(memory: TrafficMemory, difference: Difference) -> Iterable[Evidence]:
-    before, after = _by_name(difference.before), _by_name(difference.after)
-    for name in dict.fromkeys([*before, *after]):
-        old, new = before.get(name), after.get(name)
-        if old != new:
-            traffic = rule_traffic(memory, difference.endpoint, name)
-            numbers = {"refuses": traffic.refuses, "near": traffic.near, "shadows": traffic.shadows}
-            text = _sentence(old, new, numbers)
-            yield Evidence(difference.endpoint, name, text.format(**numbers), text, numbers)
+    for name, old, new in _changed_rules(difference):
+        traffic = rule_traffic(memory, difference.endpoint, name)
+        numbers = {"refuses": traffic.refuses, "near": traffic.near, "shadows": traffic.shadows}
+        text = _sentence(old, new, numbers)
+        yield Evidence(difference.endpoint, name, text.format(**numbers), text, numbers)
 
 
-def _by_name(texts: Iterable[str]) -> dict[str, str]:
-    return dict(text.partition(": ")[::2] for text in texts)
+def _changed_rules(difference: Difference) -> Iterable[tuple[str, str, str]]:
+    """The name of each rule that differs, and its texts before and after; empty for none."""
+    before, after = (dict(text.partition(": ")[::2] for text in each) for each in (difference.before, difference.after))
+    pairs = [(name, before.get(name, ""), after.get(name, "")) for name in {**before, **after}]
+    return [(name, old, new) for name, old, new in pairs if old != new]
 
 
 WOULD_HAVE_PASSED = "Checks that it refused: {refuses:,}. They would have passed, unless another rule refuses them."
@@ -149,10 +153,10 @@ NEW = "It did not exist, so nothing is known about it: make it a shadow first, a
 BY_REQUEST = "Its rules depend on the request, so nothing is known about it."
 
 
-def _sentence(old: str | None, new: str | None, numbers: Mapping[str, int]) -> str:
-    if old is None:
+def _sentence(old: str, new: str, numbers: Mapping[str, int]) -> str:
+    if not old:
         return NEW
-    if new is None or (new.endswith(_SHADOW) and not old.endswith(_SHADOW)):
+    if not new or (new.endswith(_SHADOW) and not old.endswith(_SHADOW)):
         return SHADOW_REFUSES if old.endswith(_SHADOW) else WOULD_HAVE_PASSED
     if old == f"{new}{_SHADOW}":
         return SHADOW_REFUSES

@@ -95,7 +95,7 @@ def set_command(change: Change, new_rules: str | None, limit: str | None, type_:
     """Change the limits at ENDPOINT: an endpoint, a blueprint, a pattern such as "api.*", or "*" for all.
 
     RULE is the name of a rule in header fields, and RULES replace it: set api.search ip-60s 200/minute --for 2h.
-    Units that are used stay used.
+    Units that are used stay used, unless the window, the calendar or the algorithm changes.
     """
     if new_rules and given["rules"]:
         raise click.UsageError("RULES and --rules: give only one of them.")

@@ -158,6 +158,15 @@ def test_preview_of_rules_or_times_for_one_client_says_that_they_concern_all_of_
     assert ada.get(f"{ROOT}api/change", query_string=query).get_json()["impact"]["evidence"] == []
 
 
+@pytest.mark.parametrize(("rules", "counts_apart"), [("9/minute", False), ("9/hour", True), ("9 at once", True)])
+def test_preview_says_whether_what_is_used_counts_under_the_new_rule(
+    ada: FlaskClient, rules: str, counts_apart: bool
+) -> None:
+    page = ada.get(CHANGE, query_string={**RULE, "rules": rules}).text
+
+    assert (impact.OWN_COUNT in page) == counts_apart
+
+
 def test_change_applies_to_the_next_request_and_is_in_history(app: Flask, ada: FlaskClient) -> None:
     answer = confirm(ada, **RULE)
 
