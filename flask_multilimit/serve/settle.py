@@ -170,14 +170,13 @@ class Settlement:
         capped = next((rule for rule in settled if units > rule.implementation.MAX_COST), None)
         if capped is not None and declaration.where not in self._warned:
             self._warned.add(declaration.where)
-            most = capped.implementation.MAX_COST
             SafeLogger(self._in_force.app.logger).warning(
                 'Rate limits: a request to the limiter on "%s" took %d units, and %s charges at most %d; give its rule '
                 "another algorithm, such as sliding_window_counter",
                 declaration.where,
                 units,
                 capped.algorithm,
-                most,
+                capped.implementation.MAX_COST,
             )
 
     def _settle_each(self, decision: Decision, units: dict[str, int], record: Record) -> None:
