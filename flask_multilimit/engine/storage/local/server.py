@@ -259,9 +259,8 @@ class LocalServer:
     def _run_supervisor(self, lock: int, deadline: float) -> None:
         with self._open("log", os.O_TRUNC | os.O_APPEND) as log, forking_for_programs():
             subprocess.run(
-                [_python(), "-I", "-S", *find_supervisor(), self.directory, str(lock), *self._command()],
-                pass_fds=[lock],
-                stdin=subprocess.DEVNULL,
+                [_python(), "-I", "-S", *find_supervisor(), self.directory, "0", *self._command()],
+                stdin=lock,  # any other number is lost if this process runs with its standard streams closed
                 stdout=log,
                 stderr=log,
                 start_new_session=True,

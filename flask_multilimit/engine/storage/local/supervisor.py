@@ -73,6 +73,7 @@ def start(command: tuple[str, ...]) -> int:
     try:
         signal.pthread_sigmask(signal.SIG_SETMASK, IGNORED_SIGNALS)  # the server would set handlers, but not the mask
         end_with_parent(supervisor)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.execv(command[0], command)
     except BaseException as error:
         os.write(2, f"{command[0]}: {error}\n".encode())

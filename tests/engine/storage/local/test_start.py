@@ -72,6 +72,26 @@ print(Limiter(storage_from_uri({place.uri!r}, timeout=10)).check(hits_for("1/hou
     assert (run.stdout, run.stderr) == ("storage\n", "")
 
 
+def test_one_server_starts_for_a_process_whose_standard_streams_are_closed(place: Place, tmp_path: Path) -> None:
+    """It opens files of the server in their places."""
+    said = tmp_path / "said"
+    program = f"""
+from pathlib import Path
+from engine.storage.local.places import Place
+from flask_multilimit.engine import Limiter, hits_for, storage_from_uri
+limiter = Limiter(storage_from_uri({place.uri!r}, timeout=10))
+decided_by = limiter.check(hits_for("1/hour", scope="x")).decided_by
+place = Place(Path({str(place.directory)!r}))
+Path({str(said)!r}).write_text(f"{{decided_by}} {{len(place.supervisors())}} {{len(place.servers())}}")
+"""
+    command = [sys.executable, "-c", program]
+    tests = os.pathsep.join(filter(None, sys.path))
+
+    subprocess.run(["/bin/sh", "-c", '"$@" <&- >&- 2>&-', "sh", *command], env={"PYTHONPATH": tests}, check=True)
+
+    assert said.read_text() == "storage 1 1"
+
+
 def test_no_directory_is_made_before_the_first_check(place: Place, caplog: pytest.LogCaptureFixture) -> None:
     app = Flask(__name__)
     app.config.update(MULTILIMIT_STORAGE_URI=place.uri, MULTILIMIT_STORAGE_TIMEOUT=10)
