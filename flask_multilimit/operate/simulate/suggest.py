@@ -146,12 +146,13 @@ class Arrivals(dict[str, Requests]):
 
     def halves(self) -> tuple[Arrivals, Arrivals]:
         """The first and the second half of the requests. Those of one instant stay together."""
-        (begin, end), requests = self.span, self.requests
-
-        def has_half(at: int) -> bool:
-            return 2 * sum(bisect_right(each.instants, at) for each in self.values()) >= requests
-
-        middle = begin + bisect_left(range(begin, end), True, key=has_half)
+        (middle, end), requests = self.span, self.requests
+        while middle < end:  # a 32-bit system has no range of more than 36 minutes to bisect
+            at = (middle + end) // 2
+            if 2 * sum(bisect_right(each.instants, at) for each in self.values()) < requests:
+                middle = at + 1
+            else:
+                end = at
         halves = Arrivals(self.type), Arrivals(self.type)
         for subject, each in self.items():
             for half, part in zip(halves, each.split(middle), strict=True):

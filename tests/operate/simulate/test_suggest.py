@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import sys
 from array import array
 from collections import Counter
 from datetime import datetime, timezone
@@ -169,6 +170,12 @@ def test_halves_are_apart_in_time_and_complete(subjects: list[list[int]]) -> Non
     assert first.requests + second.requests == arrivals.requests
     assert 2 * first.requests >= arrivals.requests
     assert not second or first.span[1] < second.span[0]
+
+
+def test_halves_are_found_in_more_microseconds_than_a_range_can_have() -> None:
+    """On a 32-bit system, those of 36 minutes."""
+    first, second = arrivals_of([-sys.maxsize, 0, sys.maxsize]).halves()
+    assert (first.span, second.span) == ((-sys.maxsize, 0), (sys.maxsize, sys.maxsize))
 
 
 @pytest.mark.parametrize(
