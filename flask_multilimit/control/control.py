@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from hashlib import blake2b
 from typing import Any, Literal, Protocol, TypedDict
 
@@ -16,7 +16,7 @@ from typing_extensions import Unpack
 from ..declare.written import InvalidData, Mistake, nearest, parse_json
 from ..engine import ConfigurationError
 from ..engine.errors import brief, check_bool
-from ..engine.periods import nearest_date
+from ..engine.periods import instant
 from ..engine.rules import LONGEST, UNITS, Rule
 from ..engine.text import LONGEST_DURATION, LONGEST_NAME, Phrase, is_storable
 from .document import Document, document_from
@@ -419,7 +419,7 @@ _SOMEBODY = Phrase("somebody")
 
 def _texts_of(author: str, what: str, at: float) -> dict[str, str]:
     """What a conflict says of a change."""
-    when = datetime.fromtimestamp(nearest_date(at)).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
+    when = instant(at).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
     return {"author": author or _SOMEBODY, "what": what, "when": when}
 
 

@@ -11,7 +11,6 @@ import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from datetime import datetime, timezone
 from pathlib import Path
 from socket import gethostname
 from tempfile import mkstemp
@@ -20,7 +19,7 @@ from typing import NamedTuple
 from ..engine import ConfigurationError, StorageError
 from ..engine.errors import with_remedy
 from ..engine.forks import LateLock, notify_child
-from ..engine.periods import nearest_date
+from ..engine.periods import instant
 from ..engine.text import SafeLogger
 from ..engine.threads import ENDING_SECONDS, Beat, threads_run
 from .document import Document, document_from
@@ -190,7 +189,7 @@ class ControlFollower:
     def _warn_of_missing_answer(self) -> None:
         self._reported_missing = True
         if self.known.stamp:
-            changed_at = datetime.fromtimestamp(nearest_date(written_at(self.known.stamp) / 1000), timezone.utc)
+            changed_at = instant(written_at(self.known.stamp) / 1000)
             self._logger.warning(
                 "Rate limits: started while the storage is down: until it answers, this worker applies the copy on "
                 "disk, last changed %s (entries: %d)",

@@ -6,6 +6,7 @@ import struct
 from bisect import bisect_right
 from calendar import monthrange
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import date, datetime, timedelta, timezone, tzinfo
 from functools import lru_cache
 from typing import Literal
@@ -28,8 +29,11 @@ LONGEST_ZONE = 64
 Boundaries = tuple[int, ...]
 """Microseconds since 1970, ascending; each is the end of one period and the begin of the next."""
 
-LATEST_DATE = 253_402_300_799 - 86_400
-"""POSIX time, a day before the end of the year 9999, the last of calendars: each time zone has it."""
+LATEST_DATE = 2**31 - 86_400
+"""POSIX time, a day before the end of the year 9999, the last of calendars, or of 2**31, where clocks of some systems
+end: each time zone has it."""
+with suppress(OverflowError, OSError):
+    LATEST_DATE = round(datetime.fromtimestamp(253_402_300_799 - 86_400).timestamp())
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _packed = struct.Struct(f"<{BOUNDARIES_AROUND}d").pack
 
@@ -204,6 +208,6 @@ def _hours_of(zone: tzinfo) -> Walk:
     return previous, following
 
 
-def nearest_date(at: float) -> float:
-    """A POSIX time, or the nearest that calendars have: entries of the control document may have any number."""
-    return min(max(at, 0), LATEST_DATE)
+def instant(at: float) -> datetime:
+    """A POSIX time in UTC, or the nearest that calendars have: entries of the control document may have any number."""
+    return datetime.fromtimestamp(min(max(at, 0), LATEST_DATE), timezone.utc)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from datetime import datetime, timezone
+from datetime import datetime
 
 from ..declare.addresses import usual_network
 from ..declare.limiter import Declaration
 from ..declare.subjects import EVERYONE, LimitType, Subject
 from ..engine import Ban, Rule
 from ..engine.bans import BanRule
-from ..engine.periods import LATEST_DATE, nearest_date
+from ..engine.periods import LATEST_DATE, instant
 from ..engine.rules import SIZES
 from ..engine.text import Phrase, joined, quoted
 from ..plan.plans import Plans
@@ -39,11 +39,6 @@ def rate(value: float) -> str:
         return "<0.01" if value else "0"
     digits = 2 if value < 10 else 1 if value < 100 else 0
     return f"{value:,.{digits}f}"
-
-
-def instant(at: float) -> datetime:
-    """A POSIX time in UTC, or the nearest that a calendar has."""
-    return datetime.fromtimestamp(nearest_date(at), timezone.utc)
 
 
 class LocalTime(Phrase):

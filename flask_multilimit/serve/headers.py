@@ -27,7 +27,7 @@ from ..engine.algorithms import BAN, EVENLY, SLIDING, Quota
 from ..engine.decision import FALLBACKS
 from ..engine.forks import LateLock
 from ..engine.hits import Hits, memoized, part_of
-from ..engine.periods import nearest_date
+from ..engine.periods import instant
 from ..engine.reply import start_of
 from .state import Record
 
@@ -191,7 +191,7 @@ def _retry_after(refusal: Decision | None, refused: float, settings: Settings) -
 
 
 def _date_after(seconds: int) -> str:
-    return http_date(nearest_date(math.ceil(time.time()) + seconds))
+    return http_date(instant(math.ceil(time.time()) + seconds))
 
 
 # What to show

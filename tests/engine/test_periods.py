@@ -1,5 +1,6 @@
 """The boundaries of calendars, against definitions that look only at what clocks show."""
 
+import importlib.util
 from calendar import monthrange
 from collections.abc import Iterator
 from datetime import date, datetime, timedelta, timezone
@@ -10,6 +11,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from flask_multilimit.engine import periods
 from flask_multilimit.engine.periods import AROUND, BOUNDARIES_AROUND, Periods, periods_of, zone_named
 
 ZONES = (
@@ -156,3 +158,21 @@ def test_boundaries_are_complete_and_ascending_centuries_away() -> None:
                 assert len(around) == BOUNDARIES_AROUND == len(set(around))
                 assert list(around) == sorted(around)
                 assert around[AROUND] <= now < around[AROUND + 1]
+
+
+def test_latest_date_is_one_that_a_32_bit_system_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Short(datetime):
+        @classmethod
+        def fromtimestamp(cls, timestamp: float, tz: Any = None) -> Any:
+            if timestamp >= 2**31:
+                raise OverflowError("timestamp out of range for platform time_t")
+            return super().fromtimestamp(timestamp, tz)
+
+    monkeypatch.setattr("datetime.datetime", Short)
+    spec = importlib.util.spec_from_file_location("flask_multilimit.engine.periods_there", periods.__file__)
+    assert spec is not None
+    assert spec.loader is not None
+    there = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(there)
+
+    assert (there.instant(1e300).year, periods.instant(1e300).year) == (2038, 9999)

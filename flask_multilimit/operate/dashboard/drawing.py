@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ...insight.text import instant
+from ...engine.periods import instant
 from ...observe.traffic.counts import BUCKET_SECONDS
 
 PLANE = 600, 160

@@ -10,9 +10,8 @@ from urllib.parse import urlencode
 from flask import Response, request, url_for
 from pydantic import TypeAdapter
 
-from ...engine.periods import zone_named
+from ...engine.periods import instant, zone_named
 from ...engine.text import LONGEST_PREFERENCE, visible_page
-from ...insight.text import instant
 from ...insight.usage import Quota, Quotas
 from ...insight.values import as_json
 from ...serve.gate import gate_in_force
