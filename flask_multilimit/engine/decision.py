@@ -214,7 +214,7 @@ class Decision(DecisionFields):
             for hit, (remaining, retry_after, reset_after) in zip(self.hits, standings_of(self.reply), strict=True)
             if hit.cost or retry_after or hit.rule.algorithm != BAN
         ]
-        return tuple(map(self._after_settlement, statuses) if self.settled else statuses)
+        return tuple(map(self._settled_status, statuses) if self.settled else statuses)
 
     @property
     def bans(self) -> tuple[BanStatus, ...]:
@@ -229,15 +229,15 @@ class Decision(DecisionFields):
         holding = [ban for ban in self.bans if ban.holds and not ban.hit.shadow]
         return max(holding, key=lambda ban: ban.retry_after, default=None)
 
-    def _after_settlement(self, status: RuleStatus) -> RuleStatus:
+    def _settled_status(self, status: RuleStatus) -> RuleStatus:
         hit = status.hit
         if hit.key not in self.settled:
             return status
-        left, reset_after = self._settled(hit, standing_of(self.reply, self.hits.index(hit)))
+        left, reset_after = self._left_after_settlement(hit, standing_of(self.reply, self.hits.index(hit)))
         seconds, units = reset_after / _MICROSECONDS, self.settled[hit.key]
         return RuleStatus(hit, status.allowed, max(left, 0), status.retry_after, seconds, units, max(-left, 0))
 
-    def _settled(self, hit: Hit, standing: Standing) -> tuple[int, int]:
+    def _left_after_settlement(self, hit: Hit, standing: Standing) -> tuple[int, int]:
         """The units that are left of ``hit`` (below 0: a debt) after its settlement, if nothing else was charged in
         between, and ``reset_after``. This is an upper bound: the old one, or the time until a debt has come back."""
         (remaining, _, reset_after), quota, units = standing, hit.rule.quota, self.settled[hit.key]
@@ -251,7 +251,7 @@ class Decision(DecisionFields):
     def _settled_standing(self, hit: Hit, standing: Standing) -> tuple[int, int, int]:
         """The standing of ``hit`` after its settlement. If nothing is left, ``remaining`` says when the next unit comes
         back: at the latest then, and exactly then if all that counts was charged now."""
-        left, reset_after = self._settled(hit, standing)
+        left, reset_after = self._left_after_settlement(hit, standing)
         if left > 0:
             return left, 0, reset_after
         quota, algorithm, next_after = hit.rule.quota, hit.rule.algorithm, reset_after
@@ -380,7 +380,13 @@ def require_decision(given: object) -> None:
 
 def _ban_status(hit: BanHit, standing: Standing) -> BanStatus:
     remaining, retry_after, reset_after = standing
-    times = retry_after / _MICROSECONDS, reset_after / _MICROSECONDS
-    if not retry_after:
-        return BanStatus(hit, False, False, 0, max(remaining, 0), *times)
-    return BanStatus(hit, True, is_begun(remaining), level_of(remaining), 0, *times)
+    holds = retry_after != 0
+    return BanStatus(
+        hit,
+        holds,
+        begun=holds and is_begun(remaining),
+        level=level_of(remaining) if holds else 0,
+        strikes_left=0 if holds else max(remaining, 0),
+        retry_after=retry_after / _MICROSECONDS,
+        reset_after=reset_after / _MICROSECONDS,
+    )

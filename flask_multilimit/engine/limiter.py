@@ -216,10 +216,10 @@ class Limiter:
         require(holds, "units", units, f"a whole number from 0 to {COUNTED}")
         checked = decision.hits
         apply_overrides = getattr(checked, "apply_overrides", None)  # lost if the decision was pickled
-        hits = checked if hits is None else self._with_overridden(checked_hits(hits), checked, apply_overrides)
+        hits = checked if hits is None else self._with_stand_ins(checked_hits(hits), checked, apply_overrides)
         return self.settle_each(decision, {hit.key: units for hit in hits})
 
-    def _with_overridden(
+    def _with_stand_ins(
         self, hits: tuple[Hit, ...], among: object, apply_overrides: Callable[[Hits], Hits | None] | None = None
     ) -> tuple[Hit, ...]:
         """``hits``, which are ``among`` others, and those that are checked in their place because of overrides: those
@@ -298,7 +298,7 @@ class Limiter:
         force, also those that count in place of ``hits``. The deny caches of other processes do not notice."""
         check_iterable("hits", hits, "what hits_for(...) returns, a list of Hit, or keys")
         given = tuple(hits)
-        own = self._with_overridden(tuple(each for each in given if isinstance(each, Hit)), hits)
+        own = self._with_stand_ins(tuple(each for each in given if isinstance(each, Hit)), hits)
         named = (each if isinstance(each, str) else checked_hits((each,))[0].key for each in (*given, *own))
         keys = list(dict.fromkeys(named))
         for first in range(0, len(keys), RESET_TOGETHER):

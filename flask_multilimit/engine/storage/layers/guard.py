@@ -107,7 +107,7 @@ class GuardedStorage:
         state = self._breaker.state
         if state is State.OPEN:
             return self._decide(hits, None, self._breaker.latest_error(), charging=False)
-        if state is not State.CLOSED and not self._outage.is_over():  # a check takes no more than the share here
+        if state is not State.CLOSED and not self._outage.close_if_over():  # a check takes no more than the share here
             local = self._limited_here(hits)
             decision, _ = self._outage.decide(None, hits, local, charging=False, pending=False)
             if not decision.allowed:
@@ -218,7 +218,7 @@ class GuardedStorage:
     def _while_returning(self, hits: tuple[Hit, ...], check_id: UUID | None) -> Decision:
         """Decide while the storage answers, but is not yet charged for all that this and other processes have admitted:
         no process takes more than its share of what is left."""
-        if self._outage.is_over():
+        if self._outage.close_if_over():
             return self._ask(hits, check_id)
         check_id, answer, failures = check_id or uuid4(), None, self._breaker.failures
         local = self._limited_here(hits)

@@ -113,9 +113,8 @@ class Report:
         except Exception as error:
             self._logger.error("Rate limits: the on_change callback raised", error=error)
 
-    def is_due(self) -> bool:
-        """Whether to write a line about a single check now. If so, the next one is due a minute later. Not
-        thread-safe."""
+    def take_turn(self) -> bool:
+        """Take the turn to write a line about a single check: there is one a minute. Not thread-safe."""
         now = time.monotonic()
         if now < self._next_single:
             return False

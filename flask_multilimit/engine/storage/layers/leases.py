@@ -166,7 +166,7 @@ class LeasingStorage:
         check_storage(wrapped, "LeasingStorage")
         check_clock(clock)
         self.wrapped = wrapped
-        self._told: tuple[Callable[[Sequence[str]], object], ...] = ()
+        self._listeners: tuple[Callable[[Sequence[str]], object], ...] = ()
         """Called, under the lock, with keys of which this process has units again: an earlier refusal by the storage is
         no longer valid here. Several apps may share this layer, each with a deny cache of its own."""
         self.shared: bool = wrapped.shared
@@ -232,7 +232,7 @@ class LeasingStorage:
                 self._leases.pop(key, None)
 
     def on_units(self, call: Callable[[Sequence[str]], object]) -> None:
-        self._told += (call,)
+        self._listeners += (call,)
 
     def close(self) -> None:
         """Give back the units that are not spent."""
@@ -345,8 +345,8 @@ class LeasingStorage:
             with suppress(StorageError):
                 self.wrapped.settle(UUID(bytes=check_id), (charge,))
 
-    def _on_units(self, key: str) -> None:
-        for call in self._told:
+    def _announce_units(self, key: str) -> None:
+        for call in self._listeners:
             call((key,))
 
     def _release(self, question: _Question, *, charged: bool) -> None:
@@ -355,7 +355,7 @@ class LeasingStorage:
             lease.may_return -= 1
             if not charged:
                 lease.units += question.hits[i].cost
-                self._on_units(question.hits[i].key)
+                self._announce_units(question.hits[i].key)
         for lease in question.claimed.values():
             lease.is_asking = False
 
@@ -376,7 +376,7 @@ class LeasingStorage:
                 lease.grant = _grant_of(answer, units, max(remaining, 0), reset_after, hit.rule, asked_at, now)
                 if lease.units:
                     remaining = max(remaining, 0) + lease.units
-                    self._on_units(hit.key)
+                    self._announce_units(hit.key)
             elif lease is not None and (retry_after or failed):
                 lease.size = 0
             reply += remaining, retry_after, reset_after

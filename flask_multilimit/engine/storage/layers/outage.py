@@ -207,7 +207,7 @@ class Outage:
     def log_single(self, hits: tuple[Hit, ...], error: StorageError) -> None:
         """Log a failure that concerns only the keys of ``hits``, which is no outage."""
         with self._lock:
-            if not self._report.is_due():
+            if not self._report.take_turn():
                 return
             self._share_between(count_workers(self._given_workers))
         self._report.single(hits, error)
@@ -225,8 +225,9 @@ class Outage:
         self._report.is_back(seconds, self.pending.charged, health)
         return True
 
-    def is_over(self) -> bool:
-        """Whether this process and, as far as it can know, the others have charged the storage. Closes the breaker."""
+    def close_if_over(self) -> bool:
+        """Close the breaker if this process and, as far as it can know, the others have charged the storage. Return
+        whether they have."""
         if self.breaker.state is State.HALF_OPEN:
             self.recover()
             return False
