@@ -239,18 +239,10 @@ class ControlFollower:
             self._fail(error)
             return
         self._unreadable = (NEVER_WRITTEN, None)
-        ours, is_older = known.document.at(found.now), written_at(found.stamp) <= written_at(known.stamp)
+        ours = known.document.at(found.now)
         # Also if nothing is in force any more: somebody who missed that may have a copy of what was undone.
         if known.stamp and _has_lost(known, found):
-            if not is_older:
-                with suppress(ConfigurationError):  # both together may be too many
-                    document = self._with_changes_since(ours, document)
-            try:
-                self._put_back(ours if is_older else document, found)
-            except StorageError:  # who may not write it back still applies what was changed since
-                if not is_older and document.at(found.now) != self._applied:
-                    self._apply(document, found.now)
-                raise
+            self._restore(ours, document, found)
             return
         if ours.entries and not found.stamp:
             self._logger.warning(
@@ -263,6 +255,21 @@ class ControlFollower:
         self.known = Known(found.stamp, document, found.now, read, found.run)
         if self._copy is not None:
             self._copy.write(found.stamp, found.run, found.text)
+
+    def _restore(self, ours: Document, document: Document, found: StoredDocument) -> None:
+        """Put ``ours`` back on a server that has lost it, with what was changed since, if it now has another
+        ``document``."""
+        if written_at(found.stamp) <= written_at(self.known.stamp):
+            self._put_back(ours, found)
+            return
+        with suppress(ConfigurationError):  # both together may be too many
+            document = self._with_changes_since(ours, document)
+        try:
+            self._put_back(document, found)
+        except StorageError:  # who may not write it back still applies what was changed since
+            if document.at(found.now) != self._applied:
+                self._apply(document, found.now)
+            raise
 
     def _with_changes_since(self, ours: Document, found: Document) -> Document:
         """``ours`` with the changes that were made since on a server that had lost later ones, and now has ``found``.

@@ -264,7 +264,7 @@ def standing(
         method=method,
         state=state,
         verdict=verdict,
-        allowed=listed.action == "allow" if listed else not (elsewhere.bans or any(waits)) if waits else None,
+        allowed=_allowed(listed, waits, elsewhere),
         retry_after=_retry_after(listed, waits),
         waits_for_slot=listed is None
         and math.inf in waits
@@ -479,6 +479,12 @@ def _wait_of(request: RequestStanding) -> float:
     if request.allowed:
         return 0.0
     return math.inf if request.retry_after is None else request.retry_after
+
+
+def _allowed(listed: ListStanding | None, waits: list[float], elsewhere: _Elsewhere) -> bool | None:
+    if listed is not None:
+        return listed.action == "allow"
+    return not (elsewhere.bans or any(waits)) if waits else None
 
 
 def _retry_after(listed: ListStanding | None, waits: list[float]) -> float | None:

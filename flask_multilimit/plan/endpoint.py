@@ -502,10 +502,9 @@ def revised(hits: Hits, overrides: Overrides) -> Hits | None:
     Overrides that add a limit are only for endpoints: here, the other subjects that it would count are not known. Those
     that do not fit are ignored, and the error is logged once.
     """
-    known = hits.cache.get(revised)
+    known: tuple[Overrides, Hits | None] | None = hits.cache.get(revised)
     if known is not None and known[0] is overrides:
-        answer: Hits | None = known[1]
-        return answer
+        return known[1]
     found: list[Hit] = []
     new_keys: dict[str, tuple[str, ...]] = {}
     for origin, same in _by_limiter(hits):
@@ -517,8 +516,11 @@ def revised(hits: Hits, overrides: Overrides) -> Hits | None:
         new_keys |= {hit.key: keys for hit in same if hit.key not in keys}
         found += changed
     found = [_with_new_watches(hit, new_keys) if isinstance(hit, BanHit) else hit for hit in strictest(found)]
-    answer = hits if tuple(found) == hits else Hits(found, scope=hits.scope) if found else None
-    if answer is not None and answer is not hits:
+    answer = None
+    if tuple(found) == hits:
+        answer = hits
+    elif found:
+        answer = Hits(found, scope=hits.scope)
         answer.apply_overrides = partial(revised, overrides=overrides)
         answer.revisable = False
     hits.cache[revised] = (overrides, answer)

@@ -301,12 +301,12 @@ def _policies_and_limits(
 ) -> Fields:
     """``RateLimit-Policy`` and ``RateLimit``."""
     parts = _with_partition_keys(hits, secret) if secret else memoized(hits, _parts)
-    items = [
-        f"{start}{left if left > 0 else 0};t={(wait + 999_999) // 1_000_000}"
-        if wait > 0 and not hit.rule.holds_slots
-        else f"{start}{left if left > 0 else 0}"
-        for start, hit, (left, _, _), wait in zip(parts.starts, hits, standings, waits, strict=True)
-    ]
+    items = []
+    for start, hit, (left, _, _), wait in zip(parts.starts, hits, standings, waits, strict=True):
+        item = f"{start}{left if left > 0 else 0}"
+        if wait > 0 and not hit.rule.holds_slots:
+            item += f";t={(wait + 999_999) // 1_000_000}"
+        items.append(item)
     return ("RateLimit-Policy", parts.policy), ("RateLimit", ", ".join(items))
 
 

@@ -197,13 +197,14 @@ class PendingCharges:
             try:
                 self._storage.settle(UUID(bytes=check_id), charges)
             except StorageError as error:
-                again = [] if error.key_specific else repeatable(charges) if error.no_reply else charges
-                if len(again) < len(charges):
+                again = repeatable(charges) if error.no_reply else charges
+                if error.key_specific or len(again) < len(charges):
                     self._log(tuple(charge.hit for charge in charges), error)
+                if error.key_specific:
+                    continue
                 if again:
                     self.settlements.appendleft((check_id, again))
-                if not error.key_specific:
-                    raise
+                raise
 
     def _fill_up(self, decisions: Mapping[bytes, Decision], kept: Mapping[bytes, Admitted]) -> None:
         """For each charge that did not fit, take all that is left. Later charges of the batch may have taken some of
