@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, cast, get_args
 
 from .algorithms import ALGORITHMS, BAN
 from .algorithms.base import COUNTED
-from .bans import Ban
+from .bans import Ban, BanRule
 from .errors import ConfigurationError, brief, check_bool, check_iterable, require
 from .forks import notify_child
 from .keys import (
@@ -94,6 +94,7 @@ class BanHit(Hit):
     cost is 0: it charges nothing."""
 
     __slots__ = ()
+    rule: BanRule
 
     def merged_with(self, other: BanHit) -> BanHit:
         """One ban that watches the keys of both. It is a shadow only if both are."""

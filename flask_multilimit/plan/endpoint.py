@@ -30,7 +30,6 @@ from .overrides import NamedRule, Overrides, SpecialSubjects, as_far_as_they_fit
 
 if TYPE_CHECKING:
     from ..control.entries import Override
-    from ..engine.bans import BanRule
 
 HITS_REMEMBERED = 1024
 """The most subjects whose hits are remembered, over all limiters."""
@@ -559,14 +558,14 @@ def _revised(hits: tuple[Hit, ...], origin: Origin, scopes: Sequence[str], overr
     made = changed.hits_below(stem, rules, first.cost)
     if list(made) == limits:
         return hits
-    made_bans = (ban_hit(cast("BanRule", hit.rule).ban, stem, made, hit.name) for hit in bans)
+    made_bans = (ban_hit(hit.rule.ban, stem, made, hit.name) for hit in bans)
     return strictest([*made, *(replace(ban, origin=origin) for ban in made_bans)])
 
 
 def _revised_ban(ban: BanHit, origin: Origin, scopes: Sequence[str], overrides: Overrides) -> BanHit | None:
     """A ban that counts refusals of other limiters, after ``overrides``; ``None`` if it is off. Like the ban of a
     limiter, it keeps its strikes if an override changes the rules of all limiters."""
-    declared, shadow = cast("BanRule", ban.rule).ban, ban.shadow
+    declared, shadow = ban.rule.ban, ban.shadow
     strikes = declared.after
     for each in overrides.at(*scopes).changes:
         if each.rule is not None or each.limit is not None or each.limiter not in {None, origin.type}:

@@ -145,10 +145,9 @@ class AppliedLimits:
     def of_hits(cls, hits: Hits, subject: Named) -> AppliedLimits:
         """The limits for hits that no limiter of the app has made; ``subject`` says who is counted. ``hits`` keeps the
         result for its next check."""
-        known = hits.cache.get(cls)
+        known: tuple[object, AppliedLimits] | None = hits.cache.get(cls)
         if known is not None and known[0] == subject:
-            latest: AppliedLimits = known[1]
-            return latest
+            return known[1]
         named = subjects_from(subject).items()
         made = cls([Applied(_ELSEWHERE, Subject(name, own_form(name, id_)), hits) for name, id_ in named], made=hits)
         if isinstance(subject, (str, tuple)):  # it stays the same
