@@ -56,12 +56,12 @@ class Overrides:
         for scope in scopes:
             names = {*names_of(scope)}  # which may look like patterns
             found.update(i for name, i in self._named.near(scope) if name in names or fnmatchcase(scope, name))
-        special = tuple(sorted(found))
-        if special not in self._groups:
-            in_order = sorted([*special, *self._everywhere])
+        by_name = tuple(sorted(found))
+        if by_name not in self._groups:
+            in_order = sorted([*by_name, *self._everywhere])
             entries = tuple(self.entries[index] for index in in_order)
-            self._groups[special] = Group(entries, with_address=self._with_address)
-        return self._groups[special]
+            self._groups[by_name] = Group(entries, with_address=self._with_address)
+        return self._groups[by_name]
 
     def only(self, entries: Iterable[Override]) -> Overrides:
         """Those of ``entries`` alone, for a plan that is one of those with all."""

@@ -242,9 +242,10 @@ class Fallback:
         slots = [Slot(local.check_id, charge.hit) for charge in local.charges if charge.hit.rule.holds_slots]
         self._memory.renew(slots)
         reply, elapsed = list(local.reply), self.now() - local.at
-        for place, hit in enumerate(local.hits):
-            if hit.rule.holds_slots:
-                reply[start_of(place + 1) - 1] = elapsed + hit.rule.quota.window  # its reset_after
+        reply[RESET_AFTERS] = [
+            elapsed + hit.rule.quota.window if hit.rule.holds_slots else reset_after
+            for hit, reset_after in zip(local.hits, local.reply[RESET_AFTERS], strict=True)
+        ]
         return local.replaced(reply=reply)
 
     def reset(self, keys: Sequence[str]) -> None:
