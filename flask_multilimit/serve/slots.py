@@ -44,10 +44,6 @@ class RequestHolder(Holder):
         self.server_has_body: bool = False
         """Whether the server has got the body, and will close it."""
 
-    def begin_again(self) -> None:
-        """Hold slots that are taken after an end, until the next one."""
-        self.server_has_body = self.ended = False
-
 
 def holder_of_request() -> Holder | None:
     """The holder of slots until the current request ends; ``None`` outside of one."""
@@ -57,8 +53,8 @@ def holder_of_request() -> Holder | None:
     holder: RequestHolder | None = vars(context).get(_SLOTS)
     if holder is None:
         holder = vars(context).setdefault(_SLOTS, RequestHolder())  # threads that share a context share its holder
-    elif holder.ended and _is_pushed(context):
-        holder.begin_again()
+    elif holder.ended and _is_pushed(context):  # until the next end
+        holder.server_has_body = holder.ended = False
     return holder
 
 
