@@ -192,7 +192,7 @@ class Outage:
                 return
             begins = not self.breaker.has_failed
             if begins:
-                self._share_between(count_workers(self._given_workers))
+                self._count_workers()
                 self.pending.begin()
                 for check_id, on_shares in list(self._counted_twice.items()):  # the last answer counts these slots
                     self._refund_counted_twice(check_id, [hit.key for hit in on_shares.hits if hit.rule.holds_slots])
@@ -209,7 +209,7 @@ class Outage:
         with self._lock:
             if not self._report.take_turn():
                 return
-            self._share_between(count_workers(self._given_workers))
+            self._count_workers()
         self._report.single(hits, error)
 
     def _end_if_nothing_pending(self) -> bool:
@@ -438,15 +438,12 @@ class Outage:
 
     def _counted(self) -> Workers:
         """The processes that share a limit, counted at the first call, because that takes milliseconds."""
-        workers = self._workers
-        if workers is None:
-            workers = count_workers(self._given_workers)
-            self._share_between(workers)
-        return workers
+        return self._workers or self._count_workers()
 
-    def _share_between(self, workers: Workers) -> None:
-        self._workers = workers
+    def _count_workers(self) -> Workers:
+        self._workers = workers = count_workers(self._given_workers)
         self.fallback.workers = workers.count
+        return workers
 
     def _after_fork_in_child(self) -> None:
         """Leave pending charges to the parent. The child notices an outage by itself, and counts the workers, because
