@@ -27,8 +27,8 @@ from .engine.rules import Rules
 from .engine.storage import Health, Layers, Storage, storage_from
 from .observe.events import Observer
 from .operate.command_line import Commands
-from .plan.applied import about_given, applied_for, applied_given, require_known_rules
-from .plan.hits import ASKER, Applied, hits_of
+from .plan.applied import ASKER, Applied, hits_of
+from .plan.lookups import about_given, applied_for, applied_given, require_known_rules
 from .plan.plans import Plans
 from .plan.sources import SETTING_PREFIX, Given, Source, Sources
 from .serve.access import declared_lists

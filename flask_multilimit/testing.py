@@ -24,7 +24,7 @@ from .engine.hits import BanHit
 from .engine.storage import Clocked, GuardedStorage, layers_of
 from .insight.clients import applied_at, require_limiters
 from .insight.keys import all_keys
-from .plan.applied import require_known_rules
+from .plan.lookups import require_known_rules
 from .serve.gate import AppGate, gate_of
 
 MOST_UNITS = 1_000_000

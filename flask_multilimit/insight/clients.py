@@ -29,8 +29,8 @@ from ..engine.forks import cached_property
 from ..engine.keys import is_digest
 from ..engine.text import LONGEST_SUBJECT, Phrase, unquoted
 from ..observe.traffic.counts import encodable, short
-from ..plan.applied import AppliedAt, about_given, applied_for, applied_given, require_types
-from ..plan.hits import hits_of
+from ..plan.applied import hits_of
+from ..plan.lookups import AppliedAt, about_given, applied_for, applied_given, require_types
 from ..serve.access import AccessLists, Listed
 from ..serve.gate import AppGate
 from .limits import places_of

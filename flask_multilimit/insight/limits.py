@@ -12,8 +12,8 @@ from ..declare.subjects import parts_of
 from ..engine import Calendar, Rule
 from ..engine.periods import Period
 from ..engine.storage.layers.fallback import share_of
-from ..plan.applied import is_exempt
 from ..plan.endpoint import Plan, PlannedLimiter
+from ..plan.lookups import is_exempt
 from ..plan.sources import UNMATCHED_SCOPE
 from ..serve.gate import AppGate
 from .changes import Entry, entry_of

@@ -19,8 +19,8 @@ from ..engine.errors import with_remedy
 from ..engine.periods import Period
 from ..engine.text import Phrase
 from ..observe.traffic import Refused
-from ..plan.applied import AppliedAt, require_types
-from ..plan.hits import Applied
+from ..plan.applied import Applied
+from ..plan.lookups import AppliedAt, require_types
 from ..plan.plans import Plans
 from ..plan.sources import scopes_of_endpoints
 from ..serve.access import Listed

@@ -17,7 +17,7 @@ from ..engine import Calendar, ConfigurationError, Decision, Hit, Rule, RuleStat
 from ..engine.decision import FALLBACKS
 from ..engine.hits import BanHit, Hits
 from ..engine.periods import Period
-from ..plan.hits import Applied, strictest
+from ..plan.applied import Applied, strictest
 from ..serve.gate import AppGate
 from ..serve.headers import unit_of
 from ..signals import log_once_a_minute

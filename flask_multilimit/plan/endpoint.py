@@ -25,7 +25,7 @@ from ..engine.forks import cached_property
 from ..engine.hits import LARGEST_COST, BanHit, Hits, Origin, ban_hit, part_in_key, settled_hit
 from ..engine.keys import HashTag, escape_subject, stem_of, stem_of_key, stem_of_subject
 from ..engine.rules import NAME
-from .hits import ASKER, REQUEST, About, Applied, AppliedLimits, RulesOf, strictest
+from .applied import ASKER, REQUEST, About, Applied, AppliedLimits, RulesOf, strictest
 from .overrides import NamedRule, Overrides, SpecialSubjects, as_far_as_they_fit, change_rules, rules_of_subject
 
 if TYPE_CHECKING:

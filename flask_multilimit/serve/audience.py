@@ -22,7 +22,7 @@ from ..observe.traffic.counts import short
 from ..observe.traffic.flushing import EverySecond, Outbox, Traffic
 from ..observe.traffic.log import RefusalLog
 from ..observe.traffic.reading import TrafficReader, TrafficWatch
-from ..plan.hits import AppliedLimits
+from ..plan.applied import AppliedLimits
 from ..signals import (
     limit_event,
     limits_checked,

@@ -35,8 +35,8 @@ from ..engine.limiter import decide_unlimited
 from ..engine.reply import ALLOWED
 from ..observe import traffic
 from ..observe.events import Observer, Outcome
+from ..plan.applied import ENDED_REQUEST, INTERRUPTED, REQUEST, About, AppliedLimits
 from ..plan.endpoint import Plan, PlannedLimiter, revised
-from ..plan.hits import ENDED_REQUEST, INTERRUPTED, REQUEST, About, AppliedLimits
 from ..plan.plans import Plans, inline_declaration
 from ..plan.sources import UNMATCHED_SCOPE
 from ..signals import (

@@ -27,7 +27,7 @@ from ..engine.algorithms import BAN, NEVER
 from ..engine.errors import brief
 from ..engine.reply import RETRY_AFTERS
 from ..engine.text import LONGEST_PREFERENCE
-from ..plan.hits import AppliedLimits
+from ..plan.applied import AppliedLimits
 from ..signals import log_once_a_minute
 from .access import Listed
 from .headers import CONCURRENT_REQUESTS, headers_of

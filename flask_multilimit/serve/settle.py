@@ -23,7 +23,7 @@ from ..engine.slots import KEEPER
 from ..engine.text import SafeLogger
 from ..engine.threads import ENDING_SECONDS, Beat
 from ..observe.events import OTHERS, Outcome
-from ..plan.hits import Applied, AppliedLimits
+from ..plan.applied import Applied, AppliedLimits
 from ..signals import log_once_a_minute
 from .headers import without_fields
 from .slots import holder_of_request, is_complete, release_when_requests_end

@@ -22,7 +22,7 @@ import click
 from ...control.control import seconds_of
 from ...declare.advice import app_in_force
 from ...insight.text import duration, local_time, plural, rule_text
-from ...plan.applied import require_endpoint
+from ...plan.lookups import require_endpoint
 from .. import console
 from ..dashboard.whatif import file_of, what_if
 from ..simulate.formats import expression, format_of

@@ -21,7 +21,7 @@ from ...engine import ConfigurationError
 from ...engine.errors import brief, check_iterable, check_mapping, check_text
 from ...engine.rules import Rules
 from ...engine.text import Phrase
-from ...plan.applied import require_endpoint
+from ...plan.lookups import require_endpoint
 from ...plan.plans import Plans
 from ...plan.sources import Sources
 from ...serve.access import AccessLists, declared_lists

@@ -14,8 +14,8 @@ from ...engine.algorithms.base import COUNTED
 from ...engine.forks import cached_property
 from ...engine.hits import BanHit
 from ...engine.rules import Rules, rules_from
+from ...plan.applied import Applied, AppliedLimits
 from ...plan.endpoint import PlannedLimiter
-from ...plan.hits import Applied, AppliedLimits
 from ...plan.plans import Plans
 from ...serve.access import Action
 from .logged import LoggedRequest

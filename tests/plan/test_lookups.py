@@ -7,7 +7,7 @@ import pytest
 from flask import Flask
 
 from flask_multilimit import IP, ConfigurationError, exempt, rate_limiter
-from flask_multilimit.plan.applied import applied_given, is_exempt, methods_for
+from flask_multilimit.plan.lookups import applied_given, is_exempt, methods_for
 from flask_multilimit.plan.plans import Plans
 from flask_multilimit.serve.gate import gate_of
 from support.asking import view
