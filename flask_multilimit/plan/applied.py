@@ -62,6 +62,11 @@ class About(NamedTuple):
     """Whether failures of callables wait: a limiter whose callables return nonsense is charged one unit, or left out,
     so that all other limits are checked before the error ends the request."""
 
+    @property
+    def is_request(self) -> bool:
+        """Whether a request is decided, not a question answered."""
+        return self.ask is not _assume
+
 
 REQUEST = About(_ask, DynamicRules.for_request)
 """The current request."""

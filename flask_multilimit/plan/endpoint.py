@@ -25,7 +25,7 @@ from ..engine.forks import cached_property
 from ..engine.hits import LARGEST_COST, BanHit, Hits, Origin, ban_hit, part_in_key, settled_hit
 from ..engine.keys import HashTag, escape_subject, stem_of, stem_of_key, stem_of_subject
 from ..engine.rules import NAME
-from .applied import ASKER, REQUEST, About, Applied, AppliedLimits, RulesOf, strictest
+from .applied import REQUEST, About, Applied, AppliedLimits, RulesOf, strictest
 from .overrides import NamedRule, Overrides, SpecialSubjects, as_far_as_they_fit, change_rules, rules_of_subject
 
 if TYPE_CHECKING:
@@ -275,17 +275,18 @@ class Plan:
             if who not in resolved:
                 resolved[who] = resolve(declared.type, declared.name)
             subject = resolved[who]
-            if subject is not None:
-                try:
-                    hits = _hits_now(limiter, subject, about)
-                except Exception as error:
-                    has_no_rules = isinstance(error, NoRules)
-                    if not (has_no_rules or about.has_ended):
-                        raise
-                    if not declared.shadow or about.ask is ASKER.ask:  # a trial ends no request
-                        failure = failure or (error.__cause__ if has_no_rules else error)
-                else:
-                    applied.append(Applied(declared, subject, hits or (), hits is not None))
+            if subject is None:
+                continue
+            try:
+                hits = _hits_now(limiter, subject, about)
+            except Exception as error:
+                has_no_rules = isinstance(error, NoRules)
+                if not (has_no_rules or about.has_ended):
+                    raise
+                if not (declared.shadow and about.is_request):  # a trial ends no request
+                    failure = failure or (error.__cause__ if has_no_rules else error)
+            else:
+                applied.append(Applied(declared, subject, hits or (), hits is not None))
         return AppliedLimits(applied, self.scope, failure)
 
 
