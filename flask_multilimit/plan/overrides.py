@@ -163,7 +163,7 @@ class Group:
         others, with those for everybody that did."""
 
     def __bool__(self) -> bool:
-        return bool(self.changes or self._for_subjects)
+        return bool(self.entries)
 
     def changes_of(self, declaration: Declaration) -> tuple[Override, ...]:
         """Those of :attr:`changes` that may concern a limiter: if an override has added it, only the later ones."""

@@ -96,7 +96,7 @@ class AppGate(AppState):
         self._secret = key_of(self.app, "PARTITION_KEYS") if self.settings.partition_keys else b""
         self._records = Records(self.app)
         self._refusals = Refusals(self, on_rejected=self.on_rejected)
-        self._lists = AccessCheck(self, self._refusals, self._records)
+        self._access_check = AccessCheck(self, self._refusals, self._records)
         self.settlement: Settlement = Settlement(self, self._records)
         self._dispatch: Callable[..., Any] | None = None
 
@@ -205,7 +205,7 @@ class AppGate(AppState):
         plan = self.plans.of_request(request)
         address = address_of(request)
         if self.access is not None:
-            self._lists.turn_away(address, self.access)
+            self._access_check.turn_away(address, self.access)
         return self._records.open(request, plan) if plan is not None else None
 
     def limiters_elsewhere(self, endpoint: str, plans: Plans) -> Iterator[PlannedLimiter]:
@@ -309,7 +309,7 @@ class AppGate(AppState):
         self, plan: Plan, record: Record | None, resolve: Resolve | None = None, about: About = REQUEST
     ) -> AppliedLimits | None:
         """The limits that apply to the current request, which may have ended; ``None`` if a list allows it."""
-        if self.access is not None and self._lists.allows(record or self._records.current(), resolve):
+        if self.access is not None and self._access_check.allows(record or self._records.current(), resolve):
             return None
         return self._apply(plan, resolve or self.subjects.resolve, about)
 
@@ -407,7 +407,7 @@ class AppGate(AppState):
 
     def allows(self) -> bool:
         """Whether a list lets the current request pass without limits. Raises :exc:`AccessDenied`."""
-        return self.access is not None and self._lists.allows(self._records.current() or self._open_record())
+        return self.access is not None and self._access_check.allows(self._records.current() or self._open_record())
 
     def _open_record(self) -> Record | None:
         """The record of a request that was not preprocessed; ``None`` outside of a request."""
