@@ -157,7 +157,7 @@ def differences(before: Plans, after: Plans) -> list[Difference]:
 
 def shares(before: Plans, after: Plans) -> list[float]:
     """The share that ``after`` leaves of each limit, for any subject; ``[1]`` if there are no limits to compare."""
-    return [share for _, _, old, plan in _pairs(before, after) for share in _shares(old, plan)] or [1.0]
+    return [share for _, _, old, plan in _pairs(before, after) for share in _shares_in_plan(old, plan)] or [1.0]
 
 
 def frees_all(before: Plans, after: Plans) -> bool:
@@ -173,7 +173,7 @@ def _pairs(before: Plans, after: Plans) -> Iterator[tuple[str, str, Plan, Plan]]
         yield UNMATCHED_SCOPE, method, before.of_unmatched(method), after.of_unmatched(method)
 
 
-def _shares(before: Plan, after: Plan) -> Iterator[float]:
+def _shares_in_plan(before: Plan, after: Plan) -> Iterator[float]:
     """The share that ``after`` leaves of each limiter. One that refuses from now on is compared with all rules that
     refuse before, of which it never leaves more. A shadow refuses nobody."""
     old = {limiter.original: limiter for limiter in before.limiters}

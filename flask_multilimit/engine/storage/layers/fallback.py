@@ -371,7 +371,7 @@ def unlimited(hit: Hit) -> Hit:
 
     A bucket with another count would refill at another rate, so a hit of one is charged only if it fits.
     """
-    return Hit(hit.key, _unlimited(hit.rule), hit.cost, hit.name, shadow=True)
+    return Hit(hit.key, _unlimited_rule(hit.rule), hit.cost, hit.name, shadow=True)
 
 
 def without_bans(hits: tuple[Hit, ...]) -> tuple[Hit, ...]:
@@ -438,7 +438,7 @@ def share_of(rule: Rule, workers: int) -> Rule | None:
 
 
 @lru_cache(maxsize=1024)
-def _unlimited(rule: Rule) -> Rule:
+def _unlimited_rule(rule: Rule) -> Rule:
     if "burst" in rule.implementation.PARAMETERS:
         return rule
     return changed(rule, count=UNLIMITED)

@@ -333,10 +333,10 @@ class LeasingStorage:
                 answer = self.wrapped.check(question.hits_to_ask(), _id_of_strikes(question, answer))
         except BaseException:
             with self._lock:
-                self._release(question, charged=False)
+                self._end(question, charged=False)
             raise
         with self._lock:
-            self._release(question, charged=answer.allowed)
+            self._end(question, charged=answer.allowed)
             return self._merge(question, answer, asked_at)
 
     def _give_back(self, charges: Sequence[tuple[bytes, Charge]]) -> None:
@@ -349,7 +349,7 @@ class LeasingStorage:
         for call in self._listeners:
             call((key,))
 
-    def _release(self, question: _Question, *, charged: bool) -> None:
+    def _end(self, question: _Question, *, charged: bool) -> None:
         """End the question. If nothing was charged, put back what the leases have paid. The caller holds the lock."""
         for i, lease in question.spent.items():
             lease.may_return -= 1

@@ -63,7 +63,7 @@ class LocalStorage(RedisStorage):
 
     def __init__(self, directory: Path | None = None, *, timeout: float) -> None:
         try:
-            reason = _why_unsupported() or _why_unusable(directory or default_directory())
+            reason = _why_unsupported() or _mistake_in(directory or default_directory())
         except FileNotFoundError as error:  # a container that can write nowhere
             reason = f"{error.strerror}: name a directory, {EXAMPLE}"
         if reason:
@@ -125,7 +125,7 @@ def _why_unsupported() -> str:
     return ""
 
 
-def _why_unusable(directory: Path) -> str:
+def _mistake_in(directory: Path) -> str:
     """Why ``directory`` cannot be used, as far as can be known before its use; empty if it can be."""
     if not directory.is_absolute():
         return f"the directory must be absolute, {EXAMPLE}"

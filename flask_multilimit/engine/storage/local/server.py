@@ -190,7 +190,7 @@ class LocalServer:
         self._open_directory()
         while True:
             with self._election(deadline):
-                _lock(self._directory, fcntl.LOCK_SH, deadline)
+                _lock(self._directory_descriptor, fcntl.LOCK_SH, deadline)
                 has_started = self._start_supervisor(deadline)
                 self._name_master()
                 if has_started:
@@ -219,12 +219,12 @@ class LocalServer:
             self._close_descriptor.atexit = False
 
     @property
-    def _directory(self) -> int:
+    def _directory_descriptor(self) -> int:
         assert self._descriptor is not None
         return self._descriptor
 
     def _open(self, name: str, flags: int = 0) -> IO[str]:
-        opened = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | flags, 0o600, dir_fd=self._directory)
+        opened = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | flags, 0o600, dir_fd=self._directory_descriptor)
         return os.fdopen(opened, "r+")
 
     @contextlib.contextmanager
@@ -232,7 +232,7 @@ class LocalServer:
         while True:
             with self._open("election") as election:
                 _lock(election.fileno(), fcntl.LOCK_EX, deadline)
-                if _is_same_file("election", election.fileno(), directory=self._directory):
+                if _is_same_file("election", election.fileno(), directory=self._directory_descriptor):
                     yield
                     return
             _pause(deadline, "its lock file keeps being removed")

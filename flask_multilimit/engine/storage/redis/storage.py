@@ -104,7 +104,7 @@ class RedisStorage:
         started = monotonic()
         if check_id is not None:
             self._deadline.start(started)
-            return self._ask(b"repeat", hits, check_id.bytes)
+            return self._decide(b"repeat", hits, check_id.bytes)
         new = new_id()
         try:
             if self._wire is not None and self.clock is None:  # nearly always: all but the id is packed already
@@ -118,7 +118,7 @@ class RedisStorage:
                 if not self._is_outside(hits, answer):
                     raise self._malformed(hits, answer)
             self._deadline.start(started)
-            return self._ask(CHECK, hits, new)
+            return self._decide(CHECK, hits, new)
         except (*FAILURES, StorageError) as error:
             self._deadline.start(started)
             try:
@@ -129,7 +129,7 @@ class RedisStorage:
 
     def peek(self, hits: tuple[Hit, ...]) -> Decision:
         self._deadline.start()
-        return self._ask(b"peek", hits, PEEK_ID)
+        return self._decide(b"peek", hits, PEEK_ID)
 
     def strike(self, hits: tuple[Hit, ...], check_id: UUID) -> Decision:
         """As :meth:`peek`, for the part of the check ``check_id`` in one hash slot, when another part refuses. A
@@ -158,7 +158,7 @@ class RedisStorage:
                     if isinstance(reply, Exception) and not lacks_script:
                         raise self._failure(reply)
                     ask_again = lacks_script or self._is_outside(hits, reply)
-                    decisions.append(self._ask(mode, hits, id_) if ask_again else self._decision(id_, hits, reply))
+                    decisions.append(self._decide(mode, hits, id_) if ask_again else self._decision(id_, hits, reply))
                 except StorageError as failure:  # noqa: PERF203 - one failure must not stop the others
                     failures.append(failure)
             if failures:
@@ -289,9 +289,9 @@ class RedisStorage:
         except StorageError as failure:
             if type(failure.__cause__) is not RedisConnectionError or not remembers_ids(hits):
                 raise
-        return self._ask(b"repeat", hits, check_id)
+        return self._decide(b"repeat", hits, check_id)
 
-    def _ask(self, mode: bytes, hits: tuple[Hit, ...], check_id: bytes) -> Decision:
+    def _decide(self, mode: bytes, hits: tuple[Hit, ...], check_id: bytes) -> Decision:
         return self._decision(check_id, hits, self._run("check", hits, mode, check_id))
 
     def _load(self, hits: tuple[Hit, ...], check_id: bytes) -> Decision:
@@ -299,7 +299,7 @@ class RedisStorage:
         script, arguments, more = _plain_call(hits, SHAPES.of(hits))
         answer = self.ask(b"EVAL", script.text.encode(), *arguments, check_id, *more, *self._boundaries(hits))
         if self._is_outside(hits, answer):
-            return self._ask(CHECK, hits, check_id)
+            return self._decide(CHECK, hits, check_id)
         return self._decision(check_id, hits, answer, script.frame)
 
     def _run(self, driver: str, hits: tuple[Hit, ...], mode: bytes, check_id: bytes, *more: int) -> Any:
@@ -340,7 +340,7 @@ class RedisStorage:
         self, driver: str, hits: tuple[Hit, ...], mode: bytes, check_id: bytes, *more: int
     ) -> tuple[Script, list[bytes]]:
         now = SERVER_CLOCK if self.clock is None else b"%d" % self.clock()
-        script, arguments = _call_of(driver, hits)
+        script, arguments = _start_of_call(driver, hits)
         numbers = [b"%d" % number for number in more]
         return script, [*arguments, check_id, mode, now, *numbers, *self._boundaries(hits)]
 
@@ -432,21 +432,21 @@ def disconnect_idle(client: Any) -> None:
                     connection.disconnect()
 
 
-def _call_of(driver: str, hits: tuple[Hit, ...]) -> tuple[Script, list[bytes]]:
+def _start_of_call(driver: str, hits: tuple[Hit, ...]) -> tuple[Script, list[bytes]]:
     """The script and its arguments up to the id, as the header of each Lua driver describes them."""
     packed = [*[hit.packed for hit in hits], *map(packed_ban, bans_of(hits))]
-    return script_for(driver, hits), [*_keys(hits), b"".join(packed)]
+    return script_for(driver, hits), [*_packed_keys(hits), b"".join(packed)]
 
 
 def _plain_call(hits: tuple[Hit, ...], known: KnownShape | None) -> tuple[Script, list[bytes], tuple[bytes, ...]]:
     """The script of a plain check, the compiled one if its shape has one; its arguments up to the id; and those between
     the id and the boundaries of calendars."""
     if known is not None and known.script is not None:
-        return known.script, _keys(hits), ()
-    return *_call_of("check", hits), (CHECK, SERVER_CLOCK)
+        return known.script, _packed_keys(hits), ()
+    return *_start_of_call("check", hits), (CHECK, SERVER_CLOCK)
 
 
-def _keys(hits: tuple[Hit, ...]) -> list[bytes]:
+def _packed_keys(hits: tuple[Hit, ...]) -> list[bytes]:
     return [b"%d" % len(hits), *[hit.key.encode() for hit in hits]]
 
 
