@@ -63,7 +63,7 @@ from .refusal import (
 )
 from .settle import Settlement, require_response
 from .startup import Startup, validate_when_app_runs, validate_when_flask_run_has_loaded
-from .state import NO_PLAN, NOT_ASKED, Access, AppState, Record, Records, replace_method
+from .state import NO_PLAN, NOT_ASKED, AppState, Record, Records, replace_method
 
 if TYPE_CHECKING:
     from .access import AccessLists, Listed
@@ -443,28 +443,28 @@ class AccessCheck:
         lists = self._in_force.access
         if lists is None or record is None:
             return False
-        asked_lists, access = record.access
+        asked_lists, allowed = record.access
         if asked_lists is not lists:  # in a websocket, they may have changed since
-            record.access = lists, "limited"  # a user_loader may call limited functions, which would ask again
+            record.access = lists, False  # a user_loader may call limited functions, which would ask again
             try:
-                access = self._ask_lists(lists, record, resolve or self._in_force.subjects.resolve)
+                allowed = self._ask_lists(lists, record, resolve or self._in_force.subjects.resolve)
             finally:
                 record.access = NOT_ASKED
-            if access == "allowed" or record.checked:  # until then, the app may not know yet who the user is
-                record.access = lists, access
-        return access == "allowed"
+            if allowed or record.checked:  # until then, the app may not know yet who the user is
+                record.access = lists, allowed
+        return allowed
 
-    def _ask_lists(self, lists: AccessLists, record: Record, resolve: Resolve) -> Access:
+    def _ask_lists(self, lists: AccessLists, record: Record, resolve: Resolve) -> bool:
         subjects_of = partial(self._subjects_called, resolve=resolve, plan=record.plan)
         listed = lists.of_client(address_of(current_request()), subjects_of)
         if listed is None:
-            return "limited"
+            return False
         if listed.action == "deny":
             self._deny(listed)
         if record.plan.limiters or record.plan is NO_PLAN:  # without limits, being listed makes no difference
             endpoint = current_request().endpoint or UNMATCHED_SCOPE
             self._in_force.audience.report("allow_listed", endpoint=endpoint, decided_by="list")
-        return "allowed"
+        return True
 
     def _subjects_called(self, name: str, resolve: Resolve, plan: Plan) -> tuple[Subject, ...]:
         """As :meth:`.Plans.subjects_called`. A callable type may fail where no limiter counts it, or only one on

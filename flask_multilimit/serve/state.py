@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import MethodType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from flask import Flask, Request, Response, g
 from werkzeug.local import LocalProxy
@@ -43,10 +43,7 @@ class AppState:
     """It hears of every outcome."""
 
 
-Access = Literal["limited", "allowed"]
-"""What the allow and deny lists say about a request."""
-NOT_ASKED: tuple[None, Access] = (None, "limited")
-
+NOT_ASKED = (None, False)
 NO_PLAN = Plan("", None, ())
 """The plan of a record that is made before the plan is known, or outside of a request."""
 
@@ -66,8 +63,8 @@ class Record(Bill):
     """Whether its charges were left to a response."""
     refusal: Decision | None = None
     """The latest decision that refuses."""
-    access: tuple[AccessLists | None, Access] = NOT_ASKED
-    """The lists that were asked last, and their answer."""
+    access: tuple[AccessLists | None, bool] = NOT_ASKED
+    """The lists that were asked last, and whether they allow the request."""
     refused: float = 0
     """For how many seconds it was refused without a decision: by a list (infinite: no end is known), or because the
     storage did not answer."""
