@@ -217,7 +217,7 @@ class MultiLimit:
         with holding(holder):
             decision, applied = gate.check_inline(scope, {"rules": rules, **options}, subject)
         if not decision.allowed:
-            raise gate.rejection(decision, applied)
+            raise gate.refusals.too_many(decision, applied)
         try:
             yield decision
         finally:

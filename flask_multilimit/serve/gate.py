@@ -95,8 +95,8 @@ class AppGate(AppState):
         self.startup: Startup = Startup(self, self.applier)
         self._secret = key_of(self.app, "PARTITION_KEYS") if self.settings.partition_keys else b""
         self._records = Records(self.app)
-        self._refusals = Refusals(self, on_rejected=self.on_rejected)
-        self._access_check = AccessCheck(self, self._refusals, self._records)
+        self.refusals: Refusals = Refusals(self, on_rejected=self.on_rejected)
+        self._access_check = AccessCheck(self, self.refusals, self._records)
         self.settlement: Settlement = Settlement(self, self._records)
         self._dispatch: Callable[..., Any] | None = None
 
@@ -301,7 +301,7 @@ class AppGate(AppState):
         """Raise as :meth:`check` unless the limits of ``plan`` that apply let the request pass."""
         decision = self._decide(plan.scope, applied, record)
         if decision is not None and not decision.reply[ALLOWED]:
-            raise self.rejection(decision, applied)
+            raise self.refusals.too_many(decision, applied)
         if applied.failure is not None:
             raise applied.failure
 
@@ -334,14 +334,10 @@ class AppGate(AppState):
         decision = self._decide(scope, applied) if self.settings.enabled and not self.allows() else None
         return decision or decide_unlimited(applied.hits)
 
-    def rejection(self, decision: Decision, applied: AppliedLimits) -> RateLimitExceeded:
-        """The exception to raise for a ``decision`` that refuses."""
-        return self._refusals.too_many(decision, applied)
-
     def unavailable(self, error: StorageDenied) -> StorageUnavailable:
         """The exception to raise for a request that ``error`` denies."""
         self._records.mark_refused(error.retry_after)
-        return self._refusals.unavailable(error)
+        return self.refusals.unavailable(error)
 
     def _decide(self, scope: str, applied: AppliedLimits, record: Record | None = None) -> Decision | None:
         """Ask the storage, record the answer, and report it. Every check comes through here."""

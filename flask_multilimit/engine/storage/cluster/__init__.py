@@ -121,7 +121,7 @@ class ClusterStorage:
     def owner_of(self, key: str) -> Address:
         """The server that keeps ``key``, as far as is known. Raises :class:`StorageError` if there is none."""
         self._deadline.begin()
-        return self._servers.owner_of(key_slot(key.encode()))
+        return self._servers.hash_slots.owner(key_slot(key.encode()))
 
     def check(self, hits: tuple[Hit, ...], check_id: UUID | None = None) -> Decision:
         self._deadline.begin()

@@ -125,21 +125,18 @@ class Servers:
         self.clock: Callable[[], int] | None = clock
         self._nodes = nodes
         self._servers: dict[Address, RedisStorage] = {}
-        self._hash_slots = HashSlots(nodes.start, self._ask_for_hash_slots, nodes.deadline)
+        self.hash_slots: HashSlots = HashSlots(nodes.start, self._ask_for_hash_slots, nodes.deadline)
 
     def use_clock(self, clock: Callable[[], int] | None) -> None:
         self.clock = clock
         for server in self._servers.values():
             server.clock = clock
 
-    def owner_of(self, hash_slot: int) -> Address:
-        return self._hash_slots.owner(hash_slot)
-
     def ask(self, hash_slot: int, question: Question[T], *, may_repeat: bool = True) -> T:
         """The answer of the server that owns ``hash_slot``. If it cannot be reached and another server has taken over,
         ask that one, but only if the question ``may_repeat``, because the first server may have answered it, too."""
         failed_id: UUID | None = None
-        address, only_once = self._hash_slots.owner(hash_slot), False
+        address, only_once = self.hash_slots.owner(hash_slot), False
         for _ in range(MOST_SERVERS):
             try:
                 server = self._at(address)
@@ -153,7 +150,7 @@ class Servers:
                 continue
             address, only_once = redirection.address, redirection.only_once
             if not only_once:
-                self._hash_slots.record_move(hash_slot, address)
+                self.hash_slots.record_move(hash_slot, address)
         failure.remedy = "the servers of the cluster disagree about the owner of the slot: compare their CLUSTER SLOTS"
         raise failure
 
@@ -192,7 +189,7 @@ class Servers:
     def primaries(self) -> list[RedisStorage]:
         """All servers that own hash slots. Asks the cluster. Begins the deadline; ``client`` and ``keys`` stop it."""
         self.deadline.begin()
-        return [self._at(address) for address in self._hash_slots.primaries()]
+        return [self._at(address) for address in self.hash_slots.primaries()]
 
     def close(self) -> None:
         while self._servers:
@@ -204,9 +201,9 @@ class Servers:
         another one must not be asked."""
         if failure.key_specific or failure.server_code in {"TRYAGAIN", "NOPERM"}:  # others would say the same
             raise failure
-        self._hash_slots.record_failure(address)
+        self.hash_slots.record_failure(address)
         with suppress(StorageError):
-            if may_repeat and (successor := self._hash_slots.owner(hash_slot)) != address:
+            if may_repeat and (successor := self.hash_slots.owner(hash_slot)) != address:
                 return successor
         raise failure
 
@@ -226,7 +223,7 @@ class Servers:
     def _ask_for_hash_slots(self, address: Address) -> Any:
         """Also forget servers that the last answer did not name: where each new server has another address, there would
         be more and more. Their connections are closed when no thread uses them any more."""
-        for left in self._servers.keys() - set(self._hash_slots.servers):
+        for left in self._servers.keys() - set(self.hash_slots.servers):
             self._servers.pop(left, None)
         return self._at(address).ask(b"CLUSTER", b"SLOTS")
 
