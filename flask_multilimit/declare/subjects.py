@@ -434,12 +434,6 @@ def parts_with_names(value: str) -> tuple[Subject, ...]:
     return tuple(part for part in parts if names.count(part.type) == 1)
 
 
-def parts_by_type(type_: SubjectType | None, value: str) -> tuple[Subject, ...]:
-    """The parts of a subject of ``type_`` if that has several. None of any other: a client may have chosen text that
-    looks like parts."""
-    return parts_in(value) if isinstance(type_, tuple) else ()
-
-
 def _flask_login_user() -> Any:
     from flask_login import current_user  # noqa: PLC0415 - optional: there when app.login_manager is
 

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from ..control.entries import Listing, Override
 from ..declare.addresses import Who, number_of, usual_network
-from ..declare.subjects import ANONYMOUS, EVERYONE, LimitType, Subject, parts_by_type
+from ..declare.subjects import ANONYMOUS, EVERYONE, LimitType, Subject, parts_in
 from ..engine import BanStatus, Decision, Hit, Limiter, RuleStatus, StorageError
 from ..engine.bans import BanRule
 from ..engine.errors import with_remedy
@@ -334,11 +334,12 @@ def _shown_methods(methods: tuple[str, ...]) -> tuple[str, ...]:
 def _about(status: RuleStatus | BanStatus, owner: Applied) -> dict[str, Any]:
     """The fields that the standings of rules and bans have in common."""
     type_name, value = owner.subject
+    parts = parts_in(value) if isinstance(owner.declaration.type, tuple) else ()
     return {
         "name": status.name,
         "type": type_name,
         "subject": value,
-        "shown": subject_text(type_name, value, parts_by_type(owner.declaration.type, value)),
+        "shown": subject_text(type_name, value, parts),
         "text": rule_text(status.hit.rule),
         "shadow": status.hit.shadow,
         "retry_after": finite(status.retry_after),

@@ -25,7 +25,6 @@ from ..declare.subjects import (
     Subject,
     Subjects,
     SubjectType,
-    parts_by_type,
     parts_in,
     parts_with_names,
     spellings,
@@ -300,7 +299,8 @@ class Plans:
         """The parts of a subject, if its type has several here; so do types called ``user+ip``, also of functions."""
         if "+" in subject.type:
             return parts_in(subject.value)
-        return parts_by_type(self.types.get(subject.type), subject.value)
+        has_parts = isinstance(self.types.get(subject.type), tuple)  # a client may choose text that looks like parts
+        return parts_in(subject.value) if has_parts else ()
 
     def subjects_called(self, name: str, resolve: Resolve, plan: Plan | None = None) -> tuple[Subject, ...]:
         """The subjects that an entry of a list means by a type of this ``name``: the one of this type, which ``plan``
