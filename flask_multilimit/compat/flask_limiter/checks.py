@@ -53,13 +53,13 @@ class Question(NamedTuple):
         the client is ``spared``, its refusals still count for them. ``endpoint``: for its overrides."""
         hits: dict[str, Hit] = {}
 
-        def ask(applied: AppliedLimit, shadow: bool) -> AppliedLimit:
+        def ask(applied: AppliedLimit, *, shadow: bool) -> AppliedLimit:
             hit = hit_for(applied.limit.limit, applied.identifiers, applied.cost, terms)
             key = _add(hits, replace(hit, shadow=True) if shadow else hit)
             return applied._replace(key=key, stem=key.removesuffix(hit.rule.key_part))
 
-        limits = tuple(ask(each, False) for each in limits)
-        metas = tuple(ask(each, spared) for each in metas)
+        limits = tuple(ask(each, shadow=False) for each in limits)
+        metas = tuple(ask(each, shadow=spared) for each in metas)
         watched: dict[str, dict[str, None]] = {}
         for meta in metas:
             watches = [each.key for each in limits if meta.watched is None or each.limit in meta.watched]
@@ -183,14 +183,14 @@ class Answer:
 class RequestLimit:
     """Where a limit stands for the current request, as of the check."""
 
-    def __init__(self, extension: Any, answer: Answer, applied: AppliedLimit, breached: bool) -> None:
+    def __init__(self, extension: Any, answer: Answer, applied: AppliedLimit) -> None:
         self.extension = extension
         self._answer, self._applied, self._status = answer, applied, answer.status_of(applied)
         self.limit: RateLimitItem = applied.limit.limit
         """``amount`` per ``multiples`` of a unit of time."""
         if self._status is not None and answer.decision.hits is not answer.question.hits:  # an override has changed it
             self.limit = replace(self.limit, amount=self._status.rule.count, declared=self.limit)
-        self.breached = breached
+        self.breached: bool = applied in answer.refusing()
         """Whether this limit refuses the request."""
         self.shared: bool = applied.limit.shared
 
@@ -250,10 +250,7 @@ class Progress:
     def view_rate_limits(self) -> list[RequestLimit]:
         """The limits of the latest answer; with ``fail_on_first_breach``, none after the first that refuses."""
         answer = self.answer
-        if answer is None:
-            return []
-        refusing = answer.refusing()
-        return [RequestLimit(self._limiter, answer, each, each in refusing) for each in answer.limits]
+        return [] if answer is None else [RequestLimit(self._limiter, answer, each) for each in answer.limits]
 
     @property
     def view_rate_limit(self) -> RequestLimit | None:
@@ -261,7 +258,7 @@ class Progress:
         answer = self.answer
         if answer is None:
             return None
-        if not answer.decision.allowed:
-            return RequestLimit(self._limiter, answer, answer.refusing()[-1], True)
-        relevant = next((each for each in answer.limits if not each.limit.shared), answer.limits[0])
-        return RequestLimit(self._limiter, answer, relevant, False)
+        refusing = answer.refusing()
+        own = [each for each in answer.limits if not each.limit.shared]
+        relevant = refusing[-1] if refusing else (own or answer.limits)[0]
+        return RequestLimit(self._limiter, answer, relevant)

@@ -237,7 +237,7 @@ class InForce:
         self, name: str, reactions: list[Reaction | None], answer: Answer, refusing: AppliedLimit
     ) -> Response | None:
         """Call each of ``reactions`` once. Return the last response that one of them returns."""
-        shown, response = RequestLimit(self.limiter, answer, refusing, True), None
+        shown, response = RequestLimit(self.limiter, answer, refusing), None
         for react in filter(None, dict.fromkeys(reactions)):
             try:
                 given = react(shown)

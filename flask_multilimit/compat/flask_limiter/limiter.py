@@ -96,14 +96,14 @@ class Limiter:
     ) -> RouteLimit:
         """A limit for a view, any function, a blueprint, or the body of a ``with`` statement: text, or a callable that
         returns it for this request. The parameters are those of ``flask_limiter.Limiter.limit``."""
-        return self._limit(limit_value, scope, False, options)
+        return self._limit(limit_value, scope=scope, shared=False, **options)
 
     def shared_limit(self, limit_value: LimitText, scope: Scope, **options: Unpack[LimitOptions]) -> RouteLimit:
         """A limit with one quota, named ``scope``, for everything that it is put on."""
-        return self._limit(limit_value, scope, True, options)
+        return self._limit(limit_value, scope=scope, shared=True, **options)
 
-    def _limit(self, limit_value: LimitText, scope: Scope | None, shared: bool, options: LimitOptions) -> RouteLimit:
-        given: dict[str, Any] = {"override_defaults": True, **options, "scope": scope, "shared": shared}
+    def _limit(self, limit_value: LimitText, **options: Any) -> RouteLimit:
+        given: dict[str, Any] = {"override_defaults": True, **options}
         key_function = given.pop("key_func", None) or self.key_func
         return RouteLimit(limit_value, limiter=self, key_function=key_function, **given)
 
