@@ -402,28 +402,29 @@ def inline_declaration(scope: str, options: dict[str, Any], subjects: Mapping[st
     if options.get("rules", ()) is None:
         raise ConfigurationError('rules=None: give rules, such as "5/minute"')
     reject_unknown_options(f'limiter on "{scope}"', options)
-    for option in ("methods", "with_defaults"):
-        if option in options:
-            raise ConfigurationError(f'limiter on "{scope}": {option} is for declarations; it has no meaning here')
-    if options.get("settle") is True:
-        raise ConfigurationError(
-            f'limiter on "{scope}": settle=True is for declarations; here, say it of the decision: '
-            "multilimit.settle(decision, units)"
-        )
-    if callable(options.get("rules")):
-        raise ConfigurationError(f'limiter on "{scope}": a callable for rules is for declarations; call it here')
-    if subjects is not None:
-        options = {**options, **_type_of(subjects, scope, options)}
+    try:
+        options = _options_in_call(options, subjects)
+    except ConfigurationError as error:
+        raise ConfigurationError(f'limiter on "{scope}": {error}') from None
     return rate_limiter(**options, scope=scope).at(scope)
 
 
-def _type_of(subjects: Mapping[str, str], where: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    try:
-        if options.get("type", LimitType.DEFAULT) is not LimitType.DEFAULT:
-            raise ConfigurationError(
-                "type= asks the current request, and subject= names its type by itself: leave one of them out"
-            )
-        type_, name = type_of_given(subjects, options.get("name"))
-    except ConfigurationError as error:
-        raise ConfigurationError(f'limiter on "{where}": {error}') from None
-    return {"type": type_, "name": name}
+def _options_in_call(options: dict[str, Any], subjects: Mapping[str, str] | None) -> dict[str, Any]:
+    """``options``, with the type of the ``subjects``. Raises :class:`ConfigurationError` for those of declarations."""
+    for option in ("methods", "with_defaults"):
+        if option in options:
+            raise ConfigurationError(f"{option} is for declarations; it has no meaning here")
+    if options.get("settle") is True:
+        raise ConfigurationError(
+            "settle=True is for declarations; here, say it of the decision: multilimit.settle(decision, units)"
+        )
+    if callable(options.get("rules")):
+        raise ConfigurationError("a callable for rules is for declarations; call it here")
+    if subjects is None:
+        return options
+    if options.get("type", LimitType.DEFAULT) is not LimitType.DEFAULT:
+        raise ConfigurationError(
+            "type= asks the current request, and subject= names its type by itself: leave one of them out"
+        )
+    type_, name = type_of_given(subjects, options.get("name"))
+    return {**options, "type": type_, "name": name}
