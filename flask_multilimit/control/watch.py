@@ -257,8 +257,7 @@ class ControlFollower:
             self._copy.write(found.stamp, found.run, found.text)
 
     def _restore(self, ours: Document, document: Document, found: StoredDocument) -> None:
-        """Put ``ours`` back on a server that has lost it, with what was changed since, if it now has another
-        ``document``."""
+        """Put ``ours`` back on a server that now has ``document``, with what was changed there since."""
         if written_at(found.stamp) <= written_at(self.known.stamp):
             self._put_back(ours, found)
             return

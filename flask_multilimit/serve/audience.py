@@ -97,8 +97,6 @@ class AppAudience:
         if self._watch is not None:
             self.background.start()
 
-    # At each check
-
     def check_and_report(self, limiter: Limiter, scope: str, applied: AppliedLimits) -> Decision:
         """Check, wait if the limits say so, and report the outcome. Raises :class:`StorageError`."""
         traffic = self.only_traffic
@@ -152,7 +150,6 @@ class AppAudience:
             self._count_outcome(endpoint, outcome, decided_by, decision, applied=applied)
 
     def send_signals(self, decision: Decision, scope: str, applied: AppliedLimits) -> None:
-        """Send the signals about a check."""
         subjects = {each.subject.type: name_of_id(*each.subject) for each in applied.limiters}
         arguments = {"decision": decision, "endpoint": scope, "subjects": subjects}
         notify(limits_checked, self._app, **arguments)

@@ -62,7 +62,9 @@ def reset_command(
     given = subjects_given(ip=ip, user=user, everyone=everyone, subjects=subjects)
     _require_one_place(endpoint, method, given, everywhere=everywhere, everything=everything)
     whose = " + ".join(quoted(str(Subject(*each)).removeprefix("ip:")) for each in given.items())
-    what = f"{whose} {_place(endpoint, method)}" if given else "all quotas of all subjects"
+    where = "everywhere" if endpoint is None else f"at {endpoint}"
+    where += "" if method is None else f" ({method})"
+    what = f"{whose} {where}" if given else "all quotas of all subjects"
     gate = current_gate()
     gate.subjects.require_clients(given)
     if endpoint is not None:
@@ -83,10 +85,6 @@ def _require_one_place(
         raise click.UsageError("Say whose quotas: --ip, --user, --subject or --everyone.")
     if endpoint is None and method is not None:
         raise click.UsageError("--method is for an ENDPOINT.")
-
-
-def _place(endpoint: str | None, method: str | None) -> str:
-    return "everywhere" if endpoint is None else f"at {endpoint}" if method is None else f"at {endpoint} ({method})"
 
 
 def _reset_at(
