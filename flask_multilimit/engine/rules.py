@@ -450,7 +450,7 @@ _AT_ONCE = r"(\S+) at once"
 """For text without leading, trailing and repeated blanks, like the patterns above. The last two are rare, and not
 compiled before they are used."""
 
-_FORMS = 'write it as "100/minute", "10 per 20 seconds", "5 at once" or "100 per calendar month"'
+_FORMS = 'write it as "100/minute", "10 per 20 seconds", "5 at once" or "100 per calendar month from 15 in Asia/Tokyo"'
 
 
 def _error_in(text: str, mistake: str) -> ConfigurationError:
