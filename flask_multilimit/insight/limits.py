@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import Field
 
 from ..control.entries import Override
 from ..declare.subjects import parts_of
@@ -106,6 +108,7 @@ class Limit(Described):
     shadow: bool
     cost: int | None
     """``null``: it depends on the request."""
+    unit: Annotated[str | None, Field(exclude=True)]
     wait: float | None
     ban: BanFields | None
     charge_when: bool
@@ -192,6 +195,7 @@ def _rows(endpoint: str, listed: ListedLimiter, memory: TrafficMemory | None) ->
             methods=listed.methods,
             shadow=declared.shadow,
             cost=None if callable(declared.cost) else declared.cost,
+            unit=declared.unit,
             wait=declared.wait,
             ban=None if declared.ban is None else BanFields(*attrgetter(*BanFields.__slots__)(declared.ban)),
             charge_when=declared.charge_when is not None,

@@ -45,7 +45,7 @@ RateLimitViolation = TypedDict(
         "limit": NotRequired[int],
         "window": NotRequired[Annotated[float, Described(description="Seconds.")]],
         "period": NotRequired[Annotated[str, Described(description="The period of a calendar, such as month.")]],
-        "unit": NotRequired[Annotated[str, Described(description="What is counted, if not requests in a window.")]],
+        "unit": NotRequired[Annotated[str, Described(description="concurrent-requests: those in progress.")]],
         "retry-after": NotRequired[Annotated[int, Described(description="Seconds; absent if waiting does not help.")]],
         "banned": NotRequired[bool],
     },
@@ -227,7 +227,8 @@ def _summary(limits: Iterable[Limit]) -> str:
 def _limit_text(limit: Limit) -> str:
     how_many = "what the plan of the client says" if limit.by_request else limit.text
     who = "address" if limit.type == LimitType.IP.value else limit.type
-    return f"{how_many} for {'all clients together' if limit.type == EVERYONE.type else f'each {who}'}"
+    counted = "" if limit.unit is None else f" (in {limit.unit})"
+    return f"{how_many}{counted} for {'all clients together' if limit.type == EVERYONE.type else f'each {who}'}"
 
 
 @cache

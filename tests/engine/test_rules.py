@@ -277,7 +277,7 @@ def test_error_in_one_of_several_rules_names_the_whole_text_and_what_separates_r
 
 
 def test_error_about_a_calendar_shows_the_order_of_its_parts() -> None:
-    with pytest.raises(ConfigurationError, match='or "100 per calendar month from 15 in Asia/Tokyo"$') as caught:
+    with pytest.raises(ConfigurationError, match=r'or "100 per calendar month from 15 in Asia/Tokyo"$') as caught:
         rules_from("5 per calendar month in Europe/Berlin from 15")
     shown = str(caught.value).rpartition(' or "')[2].rstrip('"')
     assert rules_from(shown) == (Calendar(100, "month", timezone="Asia/Tokyo", anchor=15),)

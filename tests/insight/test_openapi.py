@@ -117,6 +117,16 @@ def test_description_names_subjects_and_no_shadow_limits() -> None:
     assert "5 per" not in paths["/shadow"]["get"]["responses"]["429"]["description"]
 
 
+def test_description_says_what_is_counted_if_not_requests() -> None:
+    app = Flask("shop", static_folder=None)
+    multilimit = MultiLimit(app)
+    app.add_url_rule("/chat", "chat", rate_limiter(type="ip", rules="1000/day", unit="tokens")(view()))
+    with app.app_context():
+        responses = multilimit.openapi()["paths"]["/chat"]["get"]["responses"]
+
+    assert responses["429"]["description"] == "Too many requests: at most 1000 per day (in tokens) for each address."
+
+
 def test_existing_parts_of_a_document_are_kept_also_under_a_status_that_is_a_number_as_in_yaml() -> None:
     given = document()
     slow = {"description": "Slow down."}
