@@ -530,13 +530,9 @@ def called_with(call: str, given: Mapping[str, Any]) -> str:
 
 
 _SHOWN_DEFAULTS = {
+    **dict.fromkeys(("burst", "max_delay", "lease", "anchor", "name"), "None"),
     "algorithm": "'sliding_window'",
-    "burst": "None",
-    "max_delay": "None",
-    "lease": "None",
     "timezone": "'UTC'",
-    "anchor": "None",
-    "name": "None",
 }
 
 

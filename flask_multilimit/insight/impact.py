@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..control.control import Difference, Preview
 from ..control.entries import Listing, Override
@@ -117,12 +117,9 @@ def _notes(gate: AppGate, preview: Preview) -> Iterable[str]:
 
 
 def _differing(each: Difference) -> Difference:
-    return Difference(
-        each.endpoint,
-        each.methods,
-        tuple(text for text in each.before if text not in each.after),
-        tuple(text for text in each.after if text not in each.before),
-    )
+    before = tuple(text for text in each.before if text not in each.after)
+    after = tuple(text for text in each.after if text not in each.before)
+    return replace(each, before=before, after=after)
 
 
 def _of_endpoint(memory: TrafficMemory, difference: Difference) -> Iterable[Evidence]:
