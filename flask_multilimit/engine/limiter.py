@@ -19,7 +19,7 @@ from .forks import LateLock
 from .hits import PEEK_ID, Hit, Hits, checked_hits
 from .reply import as_allowed, head
 from .rules import LONGEST
-from .slots import KEEPER, require_slots
+from .slots import KEEPER, require_slots, slots_of
 from .storage import Health, Layers, MemoryStorage, Storage, is_storage, layers_of, storage_from, with_leases
 from .threads import interrupts
 
@@ -72,8 +72,7 @@ class Limiter:
         self._sleep = sleep
         self._monotonic = monotonic
         self._settled = _Settlements()
-        self._slots_checked_for: Storage | None = None  # the storage that is known to keep slots
-        self._keeps_slots: Any = None  # the same storage, for type checkers
+        self._keeps_slots: Any = None  # the storage, once it is known to keep slots; leases may be added around it
         self._apply_overrides: Callable[[Hits], Hits | None] | None = None
 
     def follow(self, apply_overrides: Callable[[Hits], Hits | None]) -> None:
@@ -273,8 +272,8 @@ class Limiter:
         """Renew the slots that ``decision`` has taken by :class:`.Concurrent` rules, in the background, until
         :meth:`release`. Otherwise they expire after their ``timeout``. Raises :class:`ConfigurationError` if the
         storage keeps no slots."""
-        if self._slots_checked_for is not self._storage:  # once, because this takes longer than all the rest
-            self._keeps_slots, self._slots_checked_for = require_slots(self._storage), self._storage
+        if self._keeps_slots is None:  # once, because this takes longer than all the rest
+            self._keeps_slots = require_slots(self._storage)
         try:
             KEEPER.hold(self._keeps_slots, decision)
         except (AttributeError, TypeError, ValueError):
@@ -290,8 +289,9 @@ class Limiter:
         except AttributeError:
             require_decision(decision)
             raise
-        if not held:
-            KEEPER.release_unheld(self._storage, decision)
+        if not held and slots_of(decision):
+            self.hold(decision)
+            KEEPER.release(decision)
 
     def reset(self, hits: Iterable[Hit | str]) -> None:
         """Reset the quotas of ``hits``, or of keys in the storage, for everyone who shares them; while overrides are in
@@ -309,7 +309,7 @@ class Limiter:
         close the connections that were opened here, but not those of a client object. Slots that are still held
         expire."""
         self._storage.close()
-        KEEPER.forget_all(self._storage)
+        KEEPER.forget_all(self._keeps_slots)
 
 
 class _Block:

@@ -149,12 +149,6 @@ class Keeper:
             if decisions:
                 self.release_all(decisions)
 
-    def release_unheld(self, storage: Storage, decision: Decision) -> None:
-        """Release slots that ``decision`` has taken from ``storage`` although this process does not hold them."""
-        if slots_of(decision):
-            self.hold(require_slots(storage), decision)
-            self.release(decision)
-
     def let_expire(self, decision: Decision) -> None:
         """Stop renewing the slots of ``decision``, and do not release them."""
         self._held.pop(decision.check_id, None)

@@ -14,9 +14,11 @@ from flask_multilimit.engine import (
     ConfigurationError,
     Decision,
     Hits,
+    Layers,
     Limiter,
     MemoryStorage,
     RedisStorage,
+    Rule,
     StorageError,
     hits_for,
     slots,
@@ -203,6 +205,17 @@ def test_release_is_repeated_when_the_server_refuses_it(
     until(lambda: len(KEEPER) == 0)
     assert "slots of rate_limit:{reports} could not be released" in caplog.text
     assert "zoe" not in caplog.text
+
+
+def test_slots_held_before_leases_were_added_expire_after_the_limiter_closes(server: Server) -> None:
+    limiter = Limiter(RedisStorage.from_url(server.url, timeout=10), layers=Layers(deny_cache=0))
+    decision = limiter.check(THREE)
+    limiter.hold(decision)
+    limiter.check(hits_for(Rule(60, 100, lease=10), scope="leased"))
+
+    limiter.close()
+
+    assert not KEEPER.holds(decision)
 
 
 def test_slot_released_before_the_limiter_closes_is_free(limiter: Limiter, redis_client: redis.Redis) -> None:
