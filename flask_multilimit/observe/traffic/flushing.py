@@ -63,6 +63,7 @@ class EverySecond:
         self._logger = SafeLogger(logger)
         self._tasks: list[Task] = []
         self._idle = 0
+        self._lock = LateLock(again=True)
         self.beat: Beat = Beat(self._turn, name="multilimit-beat", logger=logger, last=partial(self.once, ending=True))
 
     def add(self, task: Task) -> None:
@@ -74,13 +75,14 @@ class EverySecond:
             self.beat.wake(time.monotonic() + SECONDS)
 
     def once(self, *, ending: bool = False) -> bool:
-        """Run every task now. Return whether any has more to do."""
+        """Run every task now, and not in two threads at once. Return whether any has more to do."""
         more = False
-        for task in self._tasks:
-            try:
-                more = task(ending=ending) or more
-            except Exception:  # noqa: PERF203 - the other tasks must run
-                self._logger.exception("Rate limits: %r raised in the background", task)
+        with self._lock():
+            for task in self._tasks:
+                try:
+                    more = task(ending=ending) or more
+                except Exception:  # noqa: PERF203 - the other tasks must run
+                    self._logger.exception("Rate limits: %r raised in the background", task)
         return more
 
     def close(self) -> None:

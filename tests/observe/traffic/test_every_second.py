@@ -1,7 +1,7 @@
 """Tasks that run once a second: while there is something to do, and once more at the end."""
 
 import logging
-from threading import Event
+from threading import Event, Lock, Thread
 
 import pytest
 
@@ -64,6 +64,24 @@ def test_failing_task_is_logged_and_other_tasks_still_run(
     assert background.once() is True
     assert task.calls == [False]
     assert "RuntimeError: no" in caplog.text
+
+
+def test_tasks_that_two_threads_run_do_not_run_at_once(background: EverySecond) -> None:
+    other, busy, seen = Thread(target=background.once), Lock(), list[bool]()
+
+    def task(*, ending: bool = False) -> bool:  # noqa: ARG001 - given to each task
+        seen.append(busy.locked())
+        with busy:
+            if len(seen) == 1:
+                other.start()
+                other.join(0.05)
+        return False
+
+    background.add(task)
+    background.once()
+    other.join()
+
+    assert seen == [False, False]
 
 
 def test_close_runs_tasks_a_last_time_and_start_works_again(background: EverySecond) -> None:
