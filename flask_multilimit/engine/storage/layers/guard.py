@@ -78,10 +78,7 @@ class GuardedStorage:
             decision = self.wrapped.check(hits, check_id)
         except StorageError as error:
             return self._ask_again(hits, check_id, error, failures, start)
-        self._keep_answer(decision)  # as _remember(), in less time
-        if failures != self._breaker.failures:
-            self._outage.record_overtaken(decision)
-        return decision
+        return self._remember(decision, failures)
 
     def _ask_again(
         self, hits: tuple[Hit, ...], check_id: UUID | None, error: StorageError, failures: int, start: float
