@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from threading import RLock
 from typing import Any, TypeVar
 from uuid import UUID
 from weakref import WeakSet
@@ -13,7 +14,7 @@ from redis.cluster import ClusterNode
 from redis.crc import key_slot
 
 from ...errors import ConfigurationError, StorageError
-from ...forks import listed
+from ...forks import listed, notify_child
 from ..addresses import Address, host_and_port, shown_storage
 from ..redis.connections import Deadline
 from ..redis.storage import RedisStorage, disconnect_idle
@@ -105,6 +106,11 @@ class NodesOfClient(Nodes):
     def __init__(self, client: Any) -> None:
         self._client = client
         super().__init__([(str(node.host), int(node.port)) for node in client.get_nodes()], SharedDeadline(None))
+        notify_child(self)
+
+    def _after_fork_in_child(self) -> None:
+        """redis-py takes this lock to find a server. Another thread may have held it."""
+        self._client._lock = self._client.nodes_manager._lock = RLock()
 
     def client_at(self, address: Address) -> Any:
         host, port = self._client.nodes_manager.remap_host_port(*address)

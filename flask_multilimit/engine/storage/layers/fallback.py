@@ -155,8 +155,7 @@ class Fallback:
             id_ = on_shares.check_id
         else:
             on_shares = self._memory.peek(share_hits)
-        all_standings = zip(local, standings_of(on_shares.reply), strict=True)
-        standings: dict[str, Standing] = {hit.key: standing for hit, standing in all_standings}
+        standings = dict(zip([hit.key for hit in local], standings_of(on_shares.reply), strict=True))
         for hit, share in zip(local, shares, strict=True):
             if share is None:
                 wait = UNKNOWN if hit.rule.holds_slots else RETRY_AFTER
@@ -439,6 +438,4 @@ def share_of(rule: Rule, workers: int) -> Rule | None:
 
 @lru_cache(maxsize=1024)
 def _unlimited_rule(rule: Rule) -> Rule:
-    if "burst" in rule.implementation.PARAMETERS:
-        return rule
-    return changed(rule, count=UNLIMITED)
+    return rule if "burst" in rule.implementation.PARAMETERS else changed(rule, count=UNLIMITED)

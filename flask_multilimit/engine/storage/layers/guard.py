@@ -146,8 +146,7 @@ class GuardedStorage:
 
     def release(self, slots: Sequence[Slot], lost: Lost | None = None) -> None:
         """While the storage is down, slots that it holds are released later."""
-        slots = self._outage.release(slots)
-        if slots:
+        if slots := self._outage.release(slots):
             self.wrapped.release(slots, lost)  # type: ignore[attr-defined]  # require_slots() has checked that
 
     def renew(self, slots: Sequence[Slot]) -> None:

@@ -18,6 +18,7 @@ from flask_multilimit.engine import Limiter, MemoryStorage, forks
 from flask_multilimit.engine.forks import LateLock, OncePerProcess, cached_property, notice_fork, notify_child
 from flask_multilimit.engine.storage.local.server import LocalServer
 from support.bench import hits
+from support.cluster import Cluster
 from support.servers import Server
 
 
@@ -240,6 +241,21 @@ def test_forked_child_is_not_blocked_by_a_pool_that_another_thread_was_using(
     thread, let_go = in_the_middle_of(limiter.storage.client.connection_pool._lock)  # type: ignore[attr-defined]
 
     code = exit_code_of_child(lambda: limiter.check(hits()))
+    let_go.set()
+    thread.join(SECONDS)
+    limiter.close()
+    assert code == 0
+
+
+def test_forked_child_is_not_blocked_by_a_client_of_a_cluster_that_another_thread_was_using(cluster: Cluster) -> None:
+    client: Any = cluster.client()
+    limiter = Limiter(client)
+    thread, let_go = in_the_middle_of(client.nodes_manager._lock)
+
+    def act() -> None:
+        assert limiter.check(hits()).decided_by == "storage"
+
+    code = exit_code_of_child(act)
     let_go.set()
     thread.join(SECONDS)
     limiter.close()
