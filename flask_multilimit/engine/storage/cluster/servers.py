@@ -17,7 +17,7 @@ from ...errors import ConfigurationError, StorageError
 from ...forks import listed, notify_child
 from ..addresses import Address, host_and_port, shown_storage
 from ..redis.connections import Deadline
-from ..redis.storage import RedisStorage, disconnect_idle
+from ..redis.storage import RedisStorage, disconnect_idle, renew_in_child
 from ..redis.uri import timed_client
 from .hash_slots import HashSlots, redirection_of
 
@@ -109,8 +109,9 @@ class NodesOfClient(Nodes):
         notify_child(self)
 
     def _after_fork_in_child(self) -> None:
-        """redis-py takes this lock to find a server. Another thread may have held it."""
         self._client._lock = self._client.nodes_manager._lock = RLock()
+        for node in self._client.get_nodes():
+            renew_in_child(node.redis_connection)
 
     def client_at(self, address: Address) -> Any:
         host, port = self._client.nodes_manager.remap_host_port(*address)

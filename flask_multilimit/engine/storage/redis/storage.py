@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 from weakref import WeakMethod
 
+from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, RedisError
 
@@ -406,9 +407,7 @@ class RedisStorage:
         return failure
 
     def _after_fork_in_child(self) -> None:
-        """redis-py 8 takes the lock of a pool before it notices the fork. Another thread may have held it."""
-        if (pool := getattr(self._client, "connection_pool", None)) is not None:
-            pool._lock = RLock()
+        renew_in_child(self._client)
 
     def _leave_server(self, *, is_replica: bool = False) -> None:
         """Close idle connections to the server. A client of the user keeps its own, unless they lead to a replica: a
@@ -417,6 +416,17 @@ class RedisStorage:
             self._wire.close()
         if self._owns_client or is_replica:
             disconnect_idle(self._client)
+
+
+def renew_in_child(client: Any) -> None:
+    """Give ``client`` new locks in a forked child: another thread of the parent may have held them, and redis-py 8
+    takes them before it notices the fork. Leave its only connection, if it has one, to the parent."""
+    pool: Any = getattr(client, "connection_pool", None)
+    for one in (pool, getattr(pool, "_event_dispatcher", pool)):
+        if hasattr(one, "_lock"):
+            one._lock = RLock()
+    if isinstance(client, Redis) and client.connection is not None:
+        client.connection, client.single_connection_lock = None, RLock()
 
 
 def disconnect_idle(client: Any) -> None:

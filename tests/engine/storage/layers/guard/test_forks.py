@@ -232,19 +232,34 @@ def test_forked_child_is_not_blocked_by_a_lock_held_in_its_parent(broken: Worker
     assert limiter.check(hits()).decided_by == "local"
 
 
+@pytest.mark.parametrize("holder", ["pool", "dispatcher"])
 @pytest.mark.parametrize("storage_of", [str, redis.Redis.from_url])
 def test_forked_child_is_not_blocked_by_a_pool_that_another_thread_was_using(
-    server: Server, storage_of: Callable[[str], Any]
+    server: Server, storage_of: Callable[[str], Any], holder: str
 ) -> None:
     limiter = Limiter(storage_of(server.url))
     limiter.check(hits())
-    thread, let_go = in_the_middle_of(limiter.storage.client.connection_pool._lock)  # type: ignore[attr-defined]
+    pool = limiter.storage.client.connection_pool  # type: ignore[attr-defined]
+    holding = getattr(pool, "_event_dispatcher", pool) if holder == "dispatcher" else pool  # redis-py 5.0 has none
+    thread, let_go = in_the_middle_of(holding._lock)
 
     code = exit_code_of_child(lambda: limiter.check(hits()))
     let_go.set()
     thread.join(SECONDS)
     limiter.close()
     assert code == 0
+
+
+def test_forked_child_does_not_read_the_answers_of_its_parent_where_a_client_has_one_connection(server: Server) -> None:
+    client = server.client(single_connection_client=True)
+    limiter, connection = Limiter(client), client.client_id()
+
+    def act() -> None:
+        assert limiter.check(hits()).decided_by == "storage"
+        assert client.client_id() != connection
+
+    assert exit_code_of_child(act) == 0
+    assert client.client_id() == connection
 
 
 def test_forked_child_is_not_blocked_by_a_client_of_a_cluster_that_another_thread_was_using(cluster: Cluster) -> None:
