@@ -75,7 +75,9 @@ class NodesOfUri(Nodes):
             super().__init__([_address_of(host) for host in hosts.split(",")], SharedDeadline(timeout))
         except ValueError as error:
             raise ConfigurationError(f"storage URI {shown_storage(uri)}: {error}") from None
-        self._reject_wrong_options(uri)
+        client = timed_client(self._url_of(self.start[0]), self.deadline, given=uri)  # raises for wrong options
+        if client.connection_pool.connection_kwargs.get("db"):
+            raise ConfigurationError(f"storage URI {shown_storage(uri)}: a cluster has only database 0")
 
     def client_at(self, address: Address) -> Any:
         client = timed_client(self._url_of(address), self.deadline)
@@ -85,11 +87,6 @@ class NodesOfUri(Nodes):
     def _url_of(self, address: Address) -> str:
         host, port = address
         return f"{self._before}{f'[{host}]' if ':' in host else host}:{port}{self._after}"
-
-    def _reject_wrong_options(self, uri: str) -> None:
-        client = timed_client(self._url_of(self.start[0]), self.deadline, given=uri)
-        if client.connection_pool.connection_kwargs.get("db"):
-            raise ConfigurationError(f"storage URI {shown_storage(uri)}: a cluster has only database 0")
 
 
 def _address_of(host: str) -> Address:

@@ -207,9 +207,8 @@ class Fallback:
             if share is not None:
                 left = self._standing_here(hit.key, share)[0] - hit.cost
                 self._charge_known_usage(hit)
-                missing = self._standing_here(hit.key, share)[0] - left
-                if missing > 0:
-                    self._memory.settle(uuid4(), (Charge(Hit(hit.key, share, 0), 0, missing),))
+                missing = max(self._standing_here(hit.key, share)[0] - left, 0)
+                self._memory.settle(uuid4(), (Charge(Hit(hit.key, share, 0), 0, missing),))
 
     def _standing_here(self, key: str, share: Rule) -> Standing:
         return standing_of(self._memory.peek((Hit(key, share, 0),)).reply, 0)
@@ -296,13 +295,12 @@ class Fallback:
         share = share_of(hit.rule, self.workers)
         if share is None:
             return
-        full, burst, full_at = hit.rule.quota.burst, share.quota.burst, 0
-        remaining = full
+        remaining = full = hit.rule.quota.burst
+        burst, full_at = share.quota.burst, 0
         if last is not None:
-            remaining = _remaining(last.decision, hit) - self._usage_since(hit, last)
             full_at = last.at + _standing(last.decision, hit.key)[2]
-        if full_at <= self.now():
-            remaining = full
+            if full_at > self.now():
+                remaining = _remaining(last.decision, hit) - self._usage_since(hit, last)
         left = burst if remaining >= full else min(burst, max(remaining, 0) // self.workers)
         assumed, until = self._assumed_usage(hit.rule, last)
         if assumed and until > self.now():
@@ -345,8 +343,7 @@ class Fallback:
             return 0
         ours = sum(charge.hit.cost for charge in last.decision.charges if charge.hit.key == hit.key)
         before, now = (_remaining(decision, hit) for decision in (last.before, last.decision))
-        theirs = before - now - ours
-        return 2 * max(theirs, self.workers - 1)
+        return 2 * max(before - now - ours, self.workers - 1)
 
     def _charge(self, key: str, share: Rule, units: int, full_at: int | None) -> None:
         """Charge ``units``, if any, to an unused key so that they come back at ``full_at``, or as soon after it as the
@@ -391,8 +388,7 @@ def _remaining(decision: Decision, hit: Hit) -> int:
 @lru_cache(maxsize=1024)
 def _time_to_full(rule: Rule, cost: int) -> int:
     """Microseconds until a key is full again that was unused before a charge of ``cost`` units."""
-    reply = MemoryStorage(lambda: 0).check((Hit("", rule, cost),)).reply
-    return reply[RESET_AFTERS][0]
+    return MemoryStorage(lambda: 0).check((Hit("", rule, cost),)).reply[RESET_AFTERS][0]
 
 
 def _decision(

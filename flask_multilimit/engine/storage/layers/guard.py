@@ -105,8 +105,7 @@ class GuardedStorage:
         if state is State.OPEN:
             return self._decide(hits, None, self._breaker.latest_error(), charging=False)
         if state is not State.CLOSED and not self._outage.close_if_over():  # a check takes no more than the share here
-            local = self._limited_here(hits)
-            decision, _ = self._outage.decide(None, hits, local, charging=False, pending=False)
+            decision, _ = self._outage.decide(None, hits, self._limited_here(hits), charging=False, pending=False)
             if not decision.allowed:
                 return decision
         failures = self._breaker.failures
@@ -217,8 +216,7 @@ class GuardedStorage:
         if self._outage.close_if_over():
             return self._ask(hits, check_id)
         check_id, answer, failures = check_id or uuid4(), None, self._breaker.failures
-        local = self._limited_here(hits)
-        decision, on_shares = self._outage.decide(None, hits, local, charging=True, pending=False)
+        decision, on_shares = self._outage.decide(None, hits, self._limited_here(hits), charging=True, pending=False)
         if not decision.allowed:
             return decision
         try:

@@ -244,8 +244,7 @@ class Outage:
     def recover(self) -> None:
         """Start the thread unless it runs."""
         if self.beat.wakes_at == NEVER:
-            now = time.monotonic()
-            self.beat.wake(max(now + random.uniform(*FIRST_PROBE), self._probed_at + PROBE_SECONDS))
+            self.beat.wake(max(time.monotonic() + random.uniform(*FIRST_PROBE), self._probed_at + PROBE_SECONDS))
 
     def stop(self) -> None:
         """End the thread. A later check starts another while the storage is down."""
