@@ -83,9 +83,7 @@ class ChangeValidator:
             idle = "{entry}: no endpoint has such a limit; {hint}. A function, a view or an extension may check it"
             if entry.id in plans.overrides.effective:
                 idle = "{entry}: would change only limits of another extension, which no preview shows"
-            elif entry.limit is not None and not any(
-                entry in plans.overrides.at(at).changes for at, _ in plans.planned
-            ):
+            elif entry.limit and not any(entry in plans.overrides.at(at).changes for at, _ in plans.planned):
                 idle = "{entry}: no endpoint has this name; {hint}. A function may; checks in views get no new limits"
             elif entry.limit is not None and entry.limit.methods:
                 idle = "{entry}: no route takes its methods, so it would limit nothing"

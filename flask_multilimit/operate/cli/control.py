@@ -401,6 +401,8 @@ def _impact_lines(found: Impact, now: float) -> list[str]:
     if found.replaces is not None:
         by = f", by {found.replaces.author}" if found.replaces.author else ""
         lines += console.paragraph(f"in place of {found.replaces.text} ({found.replaces.id}{by})", indent=4, first="  ")
+    if entry.kind == "override" and not found.endpoints:
+        lines.append("  No limit of a view changes.")
     for each in found.endpoints[:MOST_SHOWN]:
         lines += console.paragraph(f"{each.endpoint}  {', '.join(each.methods)}", indent=4, first="  ")
         for sign, texts in (("-", each.before), ("+", each.after)):

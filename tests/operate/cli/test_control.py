@@ -208,6 +208,19 @@ def test_dry_run_shows_a_change_without_making_it(on_server: Command) -> None:
     assert on_server("entries").out.startswith("No changes")
 
 
+def test_preview_of_a_change_that_changes_no_limit_says_so(on_server: Command) -> None:
+    same, other, ban = (
+        on_server(*command, "--for", "1h", "--dry-run").out
+        for command in (
+            ("set", "update", "ip-20s", "3 per 20 seconds"),
+            ("set", "update", "ip-20s", "4 per 20 seconds"),
+            ("ban", "203.0.113.7"),
+        )
+    )
+
+    assert ["No limit of a view changes." in out for out in (same, other, ban)] == [True, False, False]
+
+
 def test_limits_that_a_change_would_change_fit_the_terminal(on_server: Command) -> None:
     lines = on_server("set", "*", "--limiter", "ip", "--off", "--for", "1h", "--dry-run").out.splitlines()
     assert any("ban of 60 min after 2 refusals" in each for each in lines)
