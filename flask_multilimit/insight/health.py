@@ -104,7 +104,7 @@ def require_charges(gate: AppGate) -> None:
     if not (storage.shared and gate.settings.enabled):
         return
     limiters = gate.plans.all_limiters()
-    prefixes = {gate.settings.key_prefix, *(each.place[0] for each in limiters)}
+    prefixes = {gate.settings.key_prefix, *(each.stem_parts[0] for each in limiters)}
     numbers = range(ON_EACH_SERVER if isinstance(storage, ClusterStorage) else 1)  # functions may have others
     stems = [stem_of(prefix, str(number), "scope") for prefix in prefixes for number in numbers]
     stems += [each.stem for each in limiters if each.declaration.hash_tag == "scope"]

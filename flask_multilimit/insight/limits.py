@@ -219,7 +219,7 @@ def _change_of(planned: PlannedLimiter, rule: Rule | None) -> tuple[bool, str | 
     before, now = planned.original, planned.declaration
     if before.where.startswith("override "):
         return True, None
-    same_rule = rule in before.fixed_rules if rule is not None else not planned.by_name
+    same_rule = rule in before.fixed_rules if rule is not None else not planned.late_overrides
     if same_rule and before.shadow == now.shadow:
         return False, None
     return True, f"{before}{' (shadow)' if before.shadow else ''}"

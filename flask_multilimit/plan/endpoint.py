@@ -38,8 +38,8 @@ LONGEST_REMEMBERED = 256
 memory."""
 
 
-Place = tuple[str, str, HashTag, str]
-"""Prefix, scope, hash tag, and methods of keys."""
+StemParts = tuple[str, str, HashTag, str]
+"""Prefix, scope, hash tag, and methods of keys, of which a stem is made."""
 LimitsOf = Callable[["Plan", tuple[Subject | None, ...]], AppliedLimits]
 """The limits of a plan for subjects: one per type, in the order of the types."""
 SHADOW, ADDED = "+SHADOW", "+ADDED"
@@ -51,7 +51,7 @@ class PlannedLimiter:
     """A declaration at its endpoint: its scope and prefix are known, and its rules have names."""
 
     declaration: Declaration
-    place: Place
+    stem_parts: StemParts
     stem: str
     """What its keys begin with."""
     rules: tuple[tuple[str, Rule], ...]
@@ -61,8 +61,8 @@ class PlannedLimiter:
     """The rules for subjects that have their own."""
     changed_from: Declaration | None = None
     """The declaration before overrides, if one has changed it."""
-    by_name: tuple[Override, ...] = ()
-    """The overrides of rules that depend on the request."""
+    late_overrides: tuple[Override, ...] = ()
+    """The overrides of rules that depend on the request, for when these are known."""
     ban_name: str = ""
     """The name of its ban in header fields."""
 
@@ -75,7 +75,7 @@ class PlannedLimiter:
     def rules_of_overrides(self) -> Iterator[Rule]:
         """The rules that overrides write for some subjects, or in place of rules that depend on the request."""
         yield from () if self.special is None else self.special.rules
-        for each in self.by_name:
+        for each in self.late_overrides:
             yield from each.written_rules
 
     @property
@@ -86,7 +86,7 @@ class PlannedLimiter:
         if declaration.ban is not None:
             texts.append(f"{self.ban_name}: {declaration.ban}{shadow}")
         if self.dynamic is not None:
-            changed = "".join(f" ({each})" for each in self.by_name)
+            changed = "".join(f" ({each})" for each in self.late_overrides)
             texts.append(f"{declaration.shown_name}: rules by request{changed}{shadow}")
         if self.special is not None:
             texts += [f"{declaration.shown_name} of {each}" for each in self.special.entries]
@@ -135,7 +135,7 @@ class PlannedLimiter:
         if rules is None:
             return None
         named = tuple((self.declaration.name_of(rule), rule) for rule in rules)
-        for override in self.by_name:
+        for override in self.late_overrides:
             try:
                 named = change_rules(named, override)
             except ConfigurationError as error:  # noqa: PERF203 - one that does not fit leaves the others
@@ -371,19 +371,19 @@ class Planner:
             scopes = (scope, each.scope or scope)
             yield from as_far_as_they_fit(self.overrides, scopes, partial(_overridden, scopes, [planned]))
 
-    def place_of(self, declaration: Declaration, scope: str, methods: str) -> Place:
+    def stem_parts_of(self, declaration: Declaration, scope: str, methods: str) -> StemParts:
         return declaration.key or self.prefix, declaration.scope or scope, declaration.hash_tag, methods
 
     def _limiter(self, declaration: Declaration, scope: str, methods: str, names: _Names) -> PlannedLimiter:
-        place = self.place_of(declaration, scope, methods)
-        stem = stem_of(*place)
+        parts = self.stem_parts_of(declaration, scope, methods)
+        stem = stem_of(*parts)
         ban_name = "" if declaration.ban is None else names.of(declaration, declaration.ban.rule)
         if callable(declaration.rules):
             identity = (id(declaration.rules), declaration.where, declaration.type_name, declaration.methods, stem)
             rules_by_request = self.dynamic.setdefault(identity, DynamicRules(self.app, declaration))
-            return PlannedLimiter(declaration, place, stem, (), rules_by_request, ban_name=ban_name)
+            return PlannedLimiter(declaration, parts, stem, (), rules_by_request, ban_name=ban_name)
         rules = tuple((names.of(declaration, rule), rule) for rule in declaration.rules)
-        return PlannedLimiter(declaration, place, stem, rules, None, ban_name=ban_name)
+        return PlannedLimiter(declaration, parts, stem, rules, None, ban_name=ban_name)
 
 
 def _overridden(
@@ -427,7 +427,7 @@ def _changed(scopes: Sequence[str], limiter: PlannedLimiter, overrides: Override
 def _after_override_of_rule(limiter: PlannedLimiter, override: Override, overrides: Overrides) -> PlannedLimiter:
     if callable(limiter.declaration.rules):
         overrides.effective.add(override.id)  # it may return a rule of this name
-        return replace(limiter, by_name=(*limiter.by_name, override))
+        return replace(limiter, late_overrides=(*limiter.late_overrides, override))
     if any(name == override.rule for name, _ in limiter.rules):
         overrides.effective.add(override.id)
     return replace(limiter, rules=change_rules(limiter.rules, override))
@@ -439,10 +439,10 @@ def _after_override_of_limiter(limiter: PlannedLimiter, override: Override) -> P
         return replace(limiter, declaration=replace(declared, shadow=override.shadow))
     if override.times is not None:
         rules = change_rules(limiter.rules, override)
-        return replace(limiter, rules=rules, by_name=(*limiter.by_name, override))
+        return replace(limiter, rules=rules, late_overrides=(*limiter.late_overrides, override))
     fixed = override.written_rules
     named = tuple((declared.name_of(rule), rule) for rule in fixed)
-    return replace(limiter, declaration=replace(declared, rules=fixed), rules=named, by_name=())
+    return replace(limiter, declaration=replace(declared, rules=fixed), rules=named, late_overrides=())
 
 
 class _Names:
@@ -476,7 +476,7 @@ def _separated(planned: Sequence[PlannedLimiter], added: Collection[Declaration]
         suffix = _suffix(limiter, others, added)
         if suffix:
             used[limiter.stem, suffix] += 1
-            prefix, scope, hash_tag, methods = limiter.place
+            prefix, scope, hash_tag, methods = limiter.stem_parts
             times = used[limiter.stem, suffix]
             yield replace(limiter, stem=stem_of(prefix, scope, hash_tag, methods + suffix * times))
         else:

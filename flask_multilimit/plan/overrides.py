@@ -15,7 +15,7 @@ from ..declare.subjects import ANONYMOUS, Subject, parts_with_names, spellings, 
 from ..engine import ConfigurationError, Rule
 from ..engine.rules import Calendar, calendar_in, fields_of, rule_of
 from ..engine.text import SafeLogger
-from .sources import Named, names_of
+from .sources import ByName, names_of
 
 if TYPE_CHECKING:
     from ..control.entries import Override
@@ -45,7 +45,7 @@ class Overrides:
         )
         """The methods that added limiters name, anywhere."""
         self._everywhere = [index for name, index in named if name == "*"]
-        self._named = Named(each for each in named if each[0] != "*")
+        self._named = ByName(each for each in named if each[0] != "*")
 
     def __bool__(self) -> bool:
         return bool(self.entries)

@@ -45,7 +45,7 @@ from .checks import (
     reject_mixed_check,
     reject_unserved,
 )
-from .endpoint import Place, Plan, PlannedLimiter, Planner
+from .endpoint import Plan, PlannedLimiter, Planner, StemParts
 from .overrides import Overrides, as_far_as_they_fit, fitting
 from .sources import (
     METHODS,
@@ -95,7 +95,7 @@ class Plans:
         self._options: dict[tuple[str, bool], Plan] = {}
         self._unmatched: dict[str, Plan] = {}
         self._types = lru_cache(maxsize=1)(self._find_types)
-        self._places = lru_cache(maxsize=1)(self._find_places)
+        self._by_stem_parts = lru_cache(maxsize=1)(self._find_by_stem_parts)
         self._services: WeakKeyDictionary[Stack, dict[str | None, Plan]] = WeakKeyDictionary()
 
     # Build
@@ -244,7 +244,7 @@ class Plans:
         ``by_subject``, whose parts may have any order. Overrides add no others: their subjects may not be known. Raises
         :class:`ConfigurationError` if limiters of endpoints with its scope count its subject in another way."""
         scope = str(declaration.scope)
-        others = self.declared.limiters_at(self.planner.place_of(declaration, scope, ""))
+        others = self.declared.limiters_with(self.planner.stem_parts_of(declaration, scope, ""))
         if by_subject:
             declaration = counted_together(declaration, others)
         reject_mixed_check(declaration, others)
@@ -252,17 +252,17 @@ class Plans:
         plan.cached_apply = Plan.apply_to  # it is checked once
         return plan if by_subject else self._checked(plan)
 
-    def limiters_at(self, place: Place) -> Iterable[tuple[Declaration, str]]:
-        """The limiters of endpoints whose keys are at ``place``, with their endpoints."""
-        return self._places(self._number).get(place, {}).items()
+    def limiters_with(self, parts: StemParts) -> Iterable[tuple[Declaration, str]]:
+        """The limiters of endpoints whose keys have these parts of a stem, with their endpoints."""
+        return self._by_stem_parts(self._number).get(parts, {}).items()
 
-    def _find_places(self, number: int) -> Mapping[Place, Mapping[Declaration, str]]:  # noqa: ARG002 - the key of the cache
+    def _find_by_stem_parts(self, number: int) -> Mapping[StemParts, Mapping[Declaration, str]]:  # noqa: ARG002 - the key of the cache
         with suppress(ConfigurationError):  # a mistake at an endpoint is no matter of a task
             self.ensure()
-        found = defaultdict[Place, dict[Declaration, str]](dict)
+        found = defaultdict[StemParts, dict[Declaration, str]](dict)
         for plan in self.made:
             for limiter in plan.limiters:
-                found[limiter.place].setdefault(limiter.declaration, plan.scope)
+                found[limiter.stem_parts].setdefault(limiter.declaration, plan.scope)
         return found
 
     @property

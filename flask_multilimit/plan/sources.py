@@ -71,7 +71,7 @@ Source = tuple[str, "Settings | LimitsFile | Given"]
 """What messages put before a name from there, such as the prefix of settings, and what is written there."""
 
 
-class Named(list[tuple[str, T]]):
+class ByName(list[tuple[str, T]]):
     """What is declared for each name or pattern, in their order."""
 
     def __init__(self, declared: Iterable[tuple[str, T]]) -> None:
@@ -93,9 +93,9 @@ class Sources(NamedTuple):
     application: tuple[Declaration, ...]
     default: tuple[Declaration, ...]
     unmatched: tuple[Declaration, ...]
-    configured: Named[tuple[Declaration, ...]]
+    configured: ByName[tuple[Declaration, ...]]
     """The limits in ``MULTILIMIT_LIMITS`` and ``limits``."""
-    exempt: Named[str]
+    exempt: ByName[str]
     """Where names and patterns are exempt."""
 
     @classmethod
@@ -115,8 +115,8 @@ class Sources(NamedTuple):
             application=collected("application_limits", shared_as=APPLICATION_SCOPE),
             default=collected("default_limits"),
             unmatched=collected("unmatched_limits"),
-            configured=Named((name, declarations) for name, _, declarations in by_name if declarations),
-            exempt=Named(
+            configured=ByName((name, declarations) for name, _, declarations in by_name if declarations),
+            exempt=ByName(
                 [
                     *((name, shown_name(where, "exempt")) for where, source in written for name in source.exempt),
                     *((name, where) for name, where, declarations in by_name if not declarations),

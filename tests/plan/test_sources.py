@@ -12,7 +12,7 @@ from flask import Blueprint, Flask
 from flask.views import MethodView, View
 
 from flask_multilimit import ConfigurationError, LimitType, MultiLimit, Rule, exempt, rate_limiter
-from flask_multilimit.plan.sources import Named
+from flask_multilimit.plan.sources import ByName
 from support.asking import ask, policy, statuses, view
 from support.calls import calls_during
 from support.clock import Clock
@@ -518,5 +518,5 @@ def test_missing_file_is_an_error_that_names_the_setting_and_the_file(app: Flask
 
 def test_names_and_patterns_near_an_endpoint_keep_their_order() -> None:
     for names in permutations(["api.*", "api.pay", "api", "other"]):
-        declared = Named((name, place) for place, name in enumerate(names))
+        declared = ByName((name, place) for place, name in enumerate(names))
         assert declared.near("api.pay") == [each for each in declared if each[0] != "other"]
