@@ -152,7 +152,7 @@ class RedisStorage:
             checks.append((call[0], call[1].encode(), *arguments))
         decisions, failures = list[Decision](), list[StorageError]()
         try:
-            replies = self._command(self.ask_each, checks) if many else []
+            replies = self._when_free(self.ask_each, checks) if many else []
             for id_, hits, reply in zip(id_of_each, many, replies, strict=True):
                 try:
                     lacks_script = isinstance(reply, NoScriptError)  # the server has refused the check that had it
@@ -199,7 +199,7 @@ class RedisStorage:
     def _release(self, slots: Sequence[Slot]) -> None:
         self._deadline.start()
         commands = [concurrency.release_command(hit.key.encode(), hit.cost, check_id) for check_id, hit in slots]
-        for reply in self._command(self.ask_each, commands):
+        for reply in self._when_free(self.ask_each, commands):
             if isinstance(reply, Exception):
                 raise self._failure(reply)
             if type(reply) is not int:
@@ -234,7 +234,7 @@ class RedisStorage:
 
     def ask(self, *command: bytes) -> Any:
         """The server's answer to ``command``. Raises :class:`StorageError`. The caller starts the deadline."""
-        return self._command(self._send, *command)
+        return self._when_free(self._send, *command)
 
     @property
     def address(self) -> str:
@@ -253,11 +253,11 @@ class RedisStorage:
         parts = (prefix, containing, "") if containing else (prefix, "")
         pattern = "*".join(re.sub(r"([*?\[\]\\^])", r"\\\1", part) for part in parts)
         scan = partial(self._client.scan_iter, pattern, count=1000)
-        keys = self._command(self._by_client, lambda: sorted(set(islice(scan(), limit))))
+        keys = self._when_free(self._by_client, lambda: sorted(set(islice(scan(), limit))))
         with self._client.pipeline(transaction=False) as pipeline:
             for key in keys:
                 pipeline.pttl(key)
-            ttls = self._command(self._by_client, pipeline.execute)
+            ttls = self._when_free(self._by_client, pipeline.execute)
         return [
             StoredKey(key if isinstance(key, str) else key.decode(errors="replace"), None if ttl < 0 else ttl / 1000)
             for key, ttl in zip(keys, ttls, strict=True)
@@ -268,7 +268,7 @@ class RedisStorage:
         """Run ``script``. Its reply may be long, so each step has the timeout of the sockets."""
         self._deadline.stop()
         all_arguments = [script.encode(), b"%d" % len(keys), *[key.encode() for key in keys], *arguments]
-        return self._command(self._by_client, self._client.execute_command, "EVAL", *all_arguments)
+        return self._when_free(self._by_client, self._client.execute_command, "EVAL", *all_arguments)
 
     def close(self) -> None:
         if self._wire is not None:
@@ -388,11 +388,12 @@ class RedisStorage:
             end += boundaries + b"\r\n"
         return start, end, frame
 
-    def _command(self, command: Callable[..., Any], *arguments: Any) -> Any:
+    def _when_free(self, ask: Callable[..., Any], *arguments: Any) -> Any:
+        """What ``ask`` returns, as soon as a connection is free for it. Raises :class:`StorageError`."""
         until = min(monotonic(), self._deadline.started) + (self._deadline.seconds or 0)
         while True:
             try:
-                return command(*arguments)
+                return ask(*arguments)
             except FAILURES as error:  # noqa: PERF203 - to try again
                 if str(error) != NONE_FREE or self._wire is None or not self._wire.make_room(until):
                     raise self._failure(error) from error
