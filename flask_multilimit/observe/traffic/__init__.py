@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from ..events import OTHERS
-from .counts import Check, Counts, Refused, RuleCount, RuleOutcome
-from .reading import BansBegun, RecentTraffic, TopSubject, TrafficReader, reader_of
-
-__all__ = [
-    "OTHERS",
-    "BansBegun",
-    "Check",
-    "Counts",
-    "RecentTraffic",
-    "Refused",
-    "RuleCount",
-    "RuleOutcome",
-    "TopSubject",
-    "TrafficReader",
-    "reader_of",
-]
+from ..events import OTHERS as OTHERS
+from .counts import Check as Check
+from .counts import Counts as Counts
+from .counts import Refused as Refused
+from .counts import RuleCount as RuleCount
+from .counts import RuleOutcome as RuleOutcome
+from .reading import BansBegun as BansBegun
+from .reading import RecentTraffic as RecentTraffic
+from .reading import TopSubject as TopSubject
+from .reading import TrafficReader as TrafficReader
+from .reading import reader_of as reader_of
