@@ -235,12 +235,7 @@ class AppGate(AppState):
             record = self._open_record()
         own = None if record is None else record.plan.stack
         if record is None or own is None or own.declarations[0] is not stack.declarations[0]:
-            self.startup.keep_up()
-            if (holder := holder_of_call()) is not None and any(each.settle is True for each in stack.declarations):
-                # Also where none of them applies: it says nothing of its caller.
-                holder.bill = CallBill(stack.declarations, holder.at_end)
-            request = request_if_any()
-            self.check(self.plans.of_service(stack, request.method if request else None))
+            self._admit_service(stack)
             return stack.covered
         if stack.acts_at_end or Stack.overrides_may_take_slots:
             leave_to_response()
@@ -248,6 +243,15 @@ class AppGate(AppState):
             self.check(record.plan, record)
         # Declarations for other methods are covered as well: they do not apply.
         return own.covered
+
+    def _admit_service(self, stack: Stack) -> None:
+        """Check the limiters of a function that is not the view of the request."""
+        self.startup.keep_up()
+        if (holder := holder_of_call()) is not None and any(each.settle is True for each in stack.declarations):
+            # Also where none of them applies: it says nothing of its caller.
+            holder.bill = CallBill(stack.declarations, holder.at_end)
+        request = request_if_any()
+        self.check(self.plans.of_service(stack, request.method if request else None))
 
     def check(self, plan: Plan, record: Record | None = None) -> None:
         """Check ``plan``. Raises :exc:`RateLimitExceeded`, :exc:`AccessDenied`, :exc:`StorageUnavailable`.

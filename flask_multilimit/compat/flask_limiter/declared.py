@@ -81,7 +81,9 @@ class RuntimeLimit:
         """The scope: the endpoint, or the name of a shared limit, and with ``per_method`` also the method."""
         given = self.declared.scope
         own = given(request.endpoint or "") if callable(given) else given
-        scope = endpoint if not own else str(own) if self.declared.shared else f"{endpoint}:{own}"
+        scope = endpoint
+        if own:
+            scope = str(own) if self.declared.shared else f"{endpoint}:{own}"
         return f"{scope}:{method.upper()}" if self.declared.per_method and method else scope
 
 
