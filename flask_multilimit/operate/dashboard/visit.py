@@ -149,12 +149,14 @@ TOO_MANY = "Too many changes in a minute. Nothing was changed; wait a little, an
 TOO_MANY_UPLOADS = "Too many logs in a minute. Wait a little, and send it again."
 
 _ANONYMOUS_FIELDS = re.compile(
-    r"accept(-.+)?|cache-control|cdn-loop|cf-(connecting-ip|ipcountry|ray|visitor)|connection|content-(length|type)|dnt"
-    r"|forwarded|from|host|if-(modified-since|none-match)|keep-alive|origin|pragma|priority|range|referer|save-data"
-    r"|sec-(ch|fetch|gpc).*|te|trace(parent|state)|upgrade(-insecure-requests)?|user-agent|via|x-amzn-trace-id"
-    r"|x-forwarded-(for|host|port|prefix|proto|server)|x-real-ip|x-request-id"
+    r"accept(-.+)?|b3|cache-control|cdn-loop|cf-(connecting-ip|ipcountry|ray|visitor)|cloudfront-(forwarded|is|viewer).+"
+    r"|connect-time|connection|content-(length|type)|dnt|fly-(client-ip|forwarded.+|region|request-id|trace.+)|forwarded"
+    r"|from|host|if-(modified-since|none-match)|keep-alive|origin|pragma|priority|range|referer|save-data"
+    r"|sec-(ch|fetch|gpc|purpose).*|te|total-route-time|trace(parent|state)|true-client-ip|upgrade(-insecure-requests)?"
+    r"|user-agent|via|x-amz(-cf|n-trace)-id|x-b3-.+|x-cloud-trace-context|x-envoy-.+|x-original-forwarded-for"
+    r"|x-forwarded-(for|host|port|prefix|proto|scheme|server|ssl)|x-real-ip|x-request-(id|start)|x-scheme"
 )
-"""Header fields that identify nobody."""
+"""Header fields that identify nobody: those of browsers, and of proxies and platforms in front of an app."""
 
 
 @contextmanager
@@ -208,8 +210,7 @@ def _has_credentials() -> bool:
     """Whether the request has anything by which ``authorize`` could know somebody."""
     names = {name.lower() for name in request.headers.keys()} - {"cookie"}  # noqa: SIM118 - it iterates over pairs
     cookies = set(request.cookies) - {LANGUAGE, FORM, KNOWN_BROWSER}
-    given = cookies or request.args or request.content_length
-    return bool(given or not all(map(_ANONYMOUS_FIELDS.fullmatch, names)))
+    return bool(cookies or request.args or request.content_length or not all(map(_ANONYMOUS_FIELDS.fullmatch, names)))
 
 
 def _known_browser() -> str:

@@ -258,6 +258,24 @@ def test_visitors_without_credentials_always_get_the_login_answer(answer: Any) -
     assert {stranger.get(ROOT).status_code for _ in range(12)} == {getattr(answer, "status_code", answer)}
 
 
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["X-Forwarded-Scheme", "X-Original-Forwarded-For", "X-Scheme"],
+        ["Connect-Time", "Total-Route-Time", "X-Request-Start"],
+        ["B3", "X-B3-TraceId", "X-Envoy-External-Address"],
+        ["CloudFront-Viewer-Country", "X-Amz-Cf-Id"],
+        ["Fly-Client-IP", "Fly-Forwarded-Proto", "Fly-Region", "X-Forwarded-Ssl"],
+        ["X-Cloud-Trace-Context"],
+    ],
+    ids=["ingress-nginx", "heroku", "envoy", "cloudfront", "fly", "google"],
+)
+def test_fields_of_proxies_make_no_visit_a_guess(basic_auth_app: Flask, names: list[str]) -> None:
+    stranger = basic_auth_app.test_client()
+    assert {stranger.get(ROOT, headers=dict.fromkeys(names, "1")).status_code for _ in range(12)} == {403, 429}
+    assert browser_of("ada", basic_auth_app).get(ROOT).status_code == 200
+
+
 def test_guesses_are_throttled_by_address_even_with_the_right_password(basic_auth_app: Flask) -> None:
     assert [guess(basic_auth_app) for _ in range(12)] == [401] * 10 + [429] * 2
     assert browser_of("ada", basic_auth_app).get(ROOT).status_code == 429
