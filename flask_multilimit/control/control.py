@@ -175,18 +175,14 @@ class Control:
         """Undo an entry, and return it. Raises :class:`ConfigurationError` if no entry has this id."""
         _check_texts(reason=reason, author=author)
         entry = self.entry(id)
-
-        def without(document: Document) -> Document:
-            if entry not in document.entries:
-                raise ControlConflict(f"{entry} has changed in the meantime: look at the entries, and try again")
-            return document.without(entry)
-
-        self._write(without, _change("undo", entry, author, reason))
+        self._write(
+            lambda document: document.without(self._entry_in(document, id)), _change("undo", entry, author, reason)
+        )
         return entry
 
     def entry(self, id: str) -> Override | Listing:  # noqa: A002 - the entry's
         """The entry with this id. Raises :class:`ConfigurationError` if there is none."""
-        return _entry_with_id(self._read(), id)
+        return self._entry_in(self._read(), id)
 
     def entries(self) -> tuple[Override | Listing, ...]:
         """All entries in force now, read from the storage."""
@@ -284,7 +280,7 @@ class Control:
     def preview_undo(self, id: str) -> Preview:  # noqa: A002 - the entry's
         """What :meth:`undo` would do. Nothing is changed."""
         before = self._read()
-        entry = _entry_with_id(before, id)
+        entry = self._entry_in(before, id)
         return Preview(entry, tuple(self._app.differences(before, before.without(entry))), "")
 
     def put(self, change: Preview | Override | Listing, *, seen: str | None = None, force: bool = False) -> None:
@@ -321,13 +317,26 @@ class Control:
         """The error that names the change of the same limit or client, or else the last one, which may be another."""
         other = _replaced_by(entry, document)
         if other is not None:
-            return ControlConflict(
-                Phrase(_REPLACES, entry=entry, **_texts_of(other.author, f"set {other}", other.since))
-            )
+            last: Change = {**_change("set", other, other.author, ""), "at": other.since}
+            return ControlConflict(Phrase(_REPLACES, entry=entry, **_texts_of(last)))
         for last in self._store.history(1):
-            what = f"{last['what']} {last['entry']}"
-            return ControlConflict(Phrase(_CHANGED, entry=entry, **_texts_of(last["author"], what, last["at"])))
+            return ControlConflict(Phrase(_CHANGED, entry=entry, **_texts_of(last)))
         return ControlConflict(Phrase(_DIFFERS, entry=entry))
+
+    def _entry_in(self, document: Document, id_: str) -> Override | Listing:
+        for entry in document.entries:
+            if entry.id == id_:
+                return entry
+        changes = self.history()
+        n = next((n for n, each in enumerate(changes) if each["id"] == id_ and each["what"] == "set"), 0)
+        for last in changes[:n]:
+            made, author = changes[n]["entry"], changes[n]["author"]
+            if last["id"] == id_ or last["replaces"].removesuffix(f" by {author}") == made:
+                raise ControlConflict(Phrase(_CHANGED, entry=made, **_texts_of(last)))
+        ids = ", ".join(each.id for each in document.entries[:20]) or "there are none"
+        raise ConfigurationError(
+            f"no entry has the id {brief(id_)}, or it was replaced or undone; those in force: {ids}"
+        )
 
     def _make_entry(self, given: Mapping[str, Any], **terms: Unpack[Terms]) -> Override | Listing:
         """The entry that ``given`` describes. It is not in force yet."""
@@ -359,7 +368,7 @@ class Control:
     def _warning(self, before: Document, after: Document, entry: Override | Listing) -> str:
         """Why ``entry`` must be confirmed; empty if it need not."""
         replaced = _replaced_by(entry, before)
-        if replaced is not None and _refuses(entry) and _refuses(replaced) and _end(entry) < _end(replaced):
+        if replaced is not None and {entry.kind, replaced.kind} <= {"deny", "ban"} and _end(entry) < _end(replaced):
             other = str(replaced)
             if replaced.author:
                 other = Phrase("{entry} by {author}", entry=replaced, author=replaced.author)
@@ -414,25 +423,12 @@ _GIVE_A_DICT = 'give a dict, such as {"kind": "deny", "who": "::1"}'
 _REPLACES = "{entry}: changed since you looked at it. Now in force: {author} {what} at {when}. Look at it again"
 _CHANGED = "{entry}: changed since you looked at it, or a change ended. The last change: {author} {what} at {when}"
 _DIFFERS = "{entry}: changed since you looked at it, or a change ended. Look at it again"
-_SOMEBODY = Phrase("somebody")
 
 
-def _texts_of(author: str, what: str, at: float) -> dict[str, str]:
+def _texts_of(last: Change) -> dict[str, str]:
     """What a conflict says of a change."""
-    when = instant(at).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
-    return {"author": author or _SOMEBODY, "what": what, "when": when}
-
-
-def _entry_with_id(document: Document, id_: str) -> Override | Listing:
-    for each in document.entries:
-        if each.id == id_:
-            return each
-    known = ", ".join(each.id for each in document.entries[:20]) or "there are none"
-    raise ConfigurationError(f"no entry has the id {brief(id_)}, or it was replaced or undone; those in force: {known}")
-
-
-def _refuses(entry: Override | Listing) -> bool:
-    return entry.kind in {"deny", "ban"}
+    when = instant(last["at"]).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
+    return {"author": last["author"] or Phrase("somebody"), "what": f"{last['what']} {last['entry']}", "when": when}
 
 
 def _end(entry: Override | Listing) -> float:

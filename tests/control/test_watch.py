@@ -350,6 +350,18 @@ class TestConcurrentWriters:
 
         assert [(each.kind, each.author) for each in control.entries()] == [("deny", "first")]
 
+    def test_undoing_what_somebody_has_replaced_or_undone_names_them(self, shop: Shop) -> None:
+        control = shop.control
+        first = control.override("show", rule="ip-60s", rules="5/minute", lasting=True, author="ann")
+        second = control.override("show", rule="ip-60s", rules="6/minute", lasting=True, author="ben")
+        with pytest.raises(ControlConflict, match=r"show: 5/minute: changed .*ben set rule ip-60s at show: 6"):
+            control.preview_undo(first.id)
+        control.undo(second.id, author="cy")
+        control.override("show", rule="ip-60s", rules="7/minute", lasting=True, author="di")
+
+        with pytest.raises(ControlConflict, match=r"show: 6/minute: changed .*cy undo rule ip-60s at show: 6"):
+            control.undo(second.id)
+
     def test_change_is_a_conflict_if_others_are_first_at_every_try(
         self, shop: Shop, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -373,7 +385,7 @@ class TestConcurrentWriters:
             return found
 
         monkeypatch.setattr(Control, "entry", race)
-        with pytest.raises(ControlConflict, match=r"deny 10\.0\.0\.1 has changed in the meantime"):
+        with pytest.raises(ControlConflict, match=r"deny 10\.0\.0\.1: changed since .* undo deny 10\.0\.0\.1 at"):
             control.undo(made.id, author="second")
 
         assert [(each["what"], each["author"], each["reason"]) for each in control.history()] == [

@@ -9,6 +9,7 @@ from typing import Any
 from flask import Response, request
 from werkzeug.exceptions import Forbidden
 
+from ...control.control import ControlConflict
 from ...control.store import KINDS
 from ...engine import ConfigurationError, StorageError
 from ...engine.errors import message_of, with_remedy
@@ -137,8 +138,8 @@ def undo() -> Response:
         return lists_page(problem=with_remedy(error), status=503)
     except ConfigurationError as error:
         _keep_up()
-        is_in_force = any(each.id == id_ for each in document_in_force(gate).entries)
-        return lists_page(problem=message_of(error) if is_in_force else GONE, status=409)
+        says_why = isinstance(error, ControlConflict) or any(each.id == id_ for each in document_in_force(gate).entries)
+        return lists_page(problem=message_of(error) if says_why else GONE, status=409)
     return _redirect_to(url("lists", undone=sign_notice(str(entry)[:200])))
 
 

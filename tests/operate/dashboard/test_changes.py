@@ -351,7 +351,9 @@ def test_entry_can_be_undone_once(app: Flask, ada: FlaskClient) -> None:
     assert "Undone in all workers" in ada.get(answer.location).text
     assert statuses(app, *["/"] * 3) == [200, 200, 429]
     assert "undone" in ada.get(f"{ROOT}history").text
-    assert send(ada, page, ending="/undo").status_code == 409
+    again = send(ada, page, ending="/undo")
+    assert again.status_code == 409
+    assert "The last change: ada undo rule ip-60s at show" in again.text
 
 
 def test_failed_undo_says_why_while_the_entry_is_in_force(app: Flask, ada: FlaskClient) -> None:
