@@ -122,6 +122,18 @@ def test_change_to_less_than_a_hundredth_needs_force(shop: Shop, given: dict[str
     shop.control.put(preview.entry, force=True)
 
 
+def test_changes_that_together_leave_less_than_a_hundredth_of_what_is_declared_need_force(shop: Shop) -> None:
+    shop.control.override("sho*", limiter="ip", rules="1 per 20 minutes", lasting=True)
+    given = {"kind": "override", "endpoint": "show", "limiter": "ip", "rules": "1 per 9 hours"}
+    assert "less than a hundredth" in shop.control.preview(given, lasting=True).warning
+
+
+def test_limit_near_the_declared_one_needs_no_force_while_that_is_raised(shop: Shop) -> None:
+    shop.control.override("show", rule="ip-60s", rules="1000/minute", lasting=True)
+    given = {"kind": "override", "endpoint": "show", "limit": {"type": "ip", "rules": "1/minute"}}
+    assert not shop.control.preview(given, lasting=True).warning
+
+
 def test_added_shadow_refuses_nobody_and_needs_no_force_until_its_trial_ends(shop: Shop) -> None:
     limit = {"type": "default", "rules": "1/day", "shadow": True}
     shop.control.override("show", limit=limit, lasting=True)
