@@ -134,8 +134,7 @@ class ControlFollower:
         if copied is not None and self._apply(copied.document, time.time()):  # by the clock of this machine
             self.known = copied
         self.look()
-        has_no_answer = self.store.runs and not self.known.read and self.problem is None
-        if has_no_answer and not self._reported_missing:
+        if self.store.runs and not (self.known.read or self.problem or self._reported_missing):
             self._warn_of_missing_answer()
         self.keep_following()
 

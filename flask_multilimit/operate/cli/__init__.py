@@ -53,10 +53,14 @@ def _for_people() -> Iterator[None]:
         raise click.ClickException(with_remedy(error)) from error
 
 
-def current_gate() -> AppGate:
-    """The gate of the app, with the changes made while it runs."""
-    gate_of(current_app).applier.look()
-    return gate_of(current_app)
+def current_gate(*, alone: bool = False) -> AppGate:
+    """The gate of the app, with the changes made while it runs; with ``alone``, it says if these are not known."""
+    gate = gate_of(current_app)
+    gate.applier.look()
+    follower = gate.applier.follower
+    if alone and gate.applier.enabled and follower.store.runs and not follower.known.read:
+        console.echo("The storage does not answer: changes made at run time are not known.", err=True)
+    return gate
 
 
 def show(lines: Callable[[], Iterable[str]], value: object = None, **fields: Any) -> None:

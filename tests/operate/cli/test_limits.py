@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from operate.cli.conftest import Command
+from operate.cli.conftest import SHOP, Command
 
 SCREEN = """\
     NAME             TYPE     RULE             ALGORITHM       OPTIONS
@@ -226,3 +226,10 @@ def test_limits_command_lists_endpoints_with_the_same_limits_together(tmp_path: 
     assert shown.count("default-60s") == shown.count("default-3600s") == 1
     assert len(shown.splitlines()) < 80
     assert {"authentication;", "sliding_window", "ip-60s"} <= set(shown.split())
+
+
+def test_limits_say_that_changes_are_not_known_while_the_storage_is_down(tmp_path: Path) -> None:
+    run = Command(SHOP, f"unix://{tmp_path}/none")("limits")
+
+    assert run.code == 0
+    assert "changes made at run time are not known" in run.err_on_one_line
