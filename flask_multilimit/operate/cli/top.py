@@ -147,7 +147,7 @@ def _bans(found: Now, columns: int) -> list[str]:
         return []
     by_limiter = ", ".join(f"{each.endpoint} by {each.rule} {each.amount}" for each in found.bans_in_force)
     total = sum(each.amount for each in found.bans_in_force)
-    return [_cell(f"{plural(total, 'ban')} in force: {by_limiter}", columns).rstrip()]
+    return [_cell(f"{plural(total, 'ban')} by limiters in force: {by_limiter}", columns).rstrip()]
 
 
 def _storage(found: Now, columns: int) -> str:

@@ -136,8 +136,8 @@ def test_rows_that_do_not_fit_are_counted() -> None:
 
 def test_bans_in_force_are_shown_on_one_line() -> None:
     bans = (BansBegunInForce("login", "ip-ban", 2), BansBegunInForce("signup", "ip-ban", 1))
-    assert lines(120, bans_in_force=bans)[2] == "3 bans in force: login by ip-ban 2, signup by ip-ban 1"
-    assert lines(30, bans_in_force=bans)[2] == "3 bans in force: login by ip-…"
+    assert lines(120, bans_in_force=bans)[2] == "3 bans by limiters in force: login by ip-ban 2, signup by ip-ban 1"
+    assert lines(30, bans_in_force=bans)[2] == "3 bans by limiters in force: …"
     assert "in force" not in "".join(lines(120))
 
 
