@@ -209,6 +209,19 @@ def test_rates_begin_at_the_check_that_started_the_thread(world: World) -> None:
     assert world.look().rate("search", "passed") == pytest.approx(10)
 
 
+def test_rates_and_series_begin_with_the_first_of_several_workers_also_at_the_edge_of_a_slice(world: World) -> None:
+    world.now = edge = 1_700_000_010.0
+    for pause in (0.2, 8):
+        world.now += pause
+        outbox = Outbox(world, PREFIX, logger=logging.getLogger(), clock=lambda: world.now)  # another worker
+        outbox.put(some(40, 1))
+        outbox.send()
+    world.now = edge + 9
+
+    assert world.look().rate("search", "passed") == pytest.approx(80 / 9)
+    assert world.memory.refusals.latest([ADA]).since == edge
+
+
 def test_long_outage_does_not_interrupt_a_series(world: World) -> None:
     first = world.now
     outbox = Outbox(world, PREFIX, logger=logging.getLogger(), clock=lambda: world.now)
