@@ -29,7 +29,7 @@ from .bans import BegunBan, bans_elsewhere, began
 from .changes import Entry, document_in_force, entry_of
 from .clients import ALL_ANONYMOUS, Client, applied_to, in_traffic, is_own, listed_of
 from .health import require_charges
-from .limits import checked_by_extensions, rule_fields
+from .limits import checked_by_extensions, places_of, rule_fields
 from .text import duration, local_time, rule_text, subject_text
 from .traffic import RefusedSubject, TrafficMemory, refused_subject
 from .values import Described, Paging, Verdict, finite, paged
@@ -221,6 +221,7 @@ def standing(
 ) -> Standing:
     """Where ``client`` stands at ``endpoint``, or everywhere; ``rows`` of its requests. Charges nothing. Raises
     :class:`ConfigurationError` if there is no such endpoint, and for a type that neither limits nor traffic know."""
+    places_of(gate)  # raises for a mistake anywhere, as no request is served then
     with_shared = replace(client, given={**client.given, EVERYONE.type: EVERYONE.value}) if client.given else client
     enabled = gate.settings.enabled
     places = applied_to(gate, with_shared, endpoint, method)[: None if enabled else 0]

@@ -118,7 +118,7 @@ def _verdict(request: RequestStanding, listed: ListStanding | None, *, others: b
     if request.allowed is None:
         if request.by_request:
             return "no limit now, as far as checked"
-        return "no limit checked" if request.not_asked or others else "has no limits"
+        return "no limit checked" if request.not_asked or others else "no limit applies"
     if request.allowed:
         reservation = ", as far as checked" if request.not_asked or request.by_request or others else ""
         return console.style(f"a request would pass{reservation}", fg="green")
@@ -172,13 +172,9 @@ def _why_lines(found: Standing) -> list[str]:
         lines += ["", f"{plural(found.untouched, 'other endpoint')}: nothing is used."]
     if found.problem:
         lines += ["", *console.paragraph(found.problem)]
-    return [*lines, *_lift_lines(found.lift)]
-
-
-def _lift_lines(commands: Sequence[str]) -> list[str]:
-    """The commands that let it pass, as a shell reads them, which knows none of the escapes that a screen shows."""
-    shown = [shlex.join(map(quoted, shlex.split(each))) for each in commands]
-    return ["", "To let it pass:", *(f"  {each}" for each in shown)] if shown else []
+    if found.lift:  # as a shell reads them, which knows none of the escapes that a screen shows
+        lines += ["", "To let it pass:", *(f"  {shlex.join(map(quoted, shlex.split(each)))}" for each in found.lift)]
+    return lines
 
 
 def _past_lines(found: Past) -> list[str]:

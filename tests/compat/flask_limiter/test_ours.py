@@ -667,7 +667,7 @@ def test_check_why_and_reset_say_that_they_do_not_know_limits_of_the_bridge(app:
     assert said("check", "bridge", "--ip", "127.0.0.1") == f"bridge GET  no limit checked\n\n{unknown} bridge; {hint}\n"
     assert said("check", "both", "--ip", "127.0.0.1") == "both GET  a request would pass, as far as checked"
     assert said("check", "own", "--ip", "127.0.0.1") == "own GET  a request would pass"
-    assert said("check", "unmatched", "--ip", "127.0.0.1").endswith("has no limits\n")
+    assert said("check", "unmatched", "--ip", "127.0.0.1").endswith("no limit applies\n")
     assert "`flask limiter clear` resets those of Flask-Limiter" in said(
         "reset", "bridge", "--ip", "127.0.0.1", "--yes"
     )

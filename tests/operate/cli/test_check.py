@@ -280,7 +280,7 @@ def test_check_finds_quotas_of_combined_types_and_names_rules_that_depend_on_the
 
 
 def test_check_says_when_a_view_has_no_limits(on_server: Command) -> None:
-    assert on_server("check", "health").out == "health GET  has no limits\n"
+    assert on_server("check", "health").out == "health GET  no limit applies\n"
 
 
 class TestLimitOfOneMethod:
@@ -359,3 +359,13 @@ def test_check_verdict_names_unchecked_limits(
 
     answer = json.loads(result.output)
     assert (answer["state"], answer["verdict"]["text"]) == (state, verdict)
+
+
+def test_check_names_a_mistake_that_keeps_the_app_from_serving(tmp_path: Path, on_server: Command) -> None:
+    """It said that the endpoint has no limits."""
+    shop = tmp_path / "reports.py"
+    shop.write_text(f"{REPORTS}\nrate_limiter('5/minute')(app.get('/all')(lambda: 'ok'))\n")
+    run = Command(shop, on_server.environment["FLASK_MULTILIMIT_STORAGE_URI"])("check", "report", "--ip", "::1")
+
+    assert run.code == 1
+    assert "stands above @app.route" in run.err_on_one_line
