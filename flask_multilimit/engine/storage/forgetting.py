@@ -34,7 +34,7 @@ LOOKS_ASIDE = 4
 RESERVED = 4
 """A quarter of the room is divided equally between the groups for keys that admit, and a quarter for keys that
 refuse."""
-NOTHING_DUE = sys.maxsize
+NOTHING_DUE = 2**63 - 1
 """The instant of the next due key, if there are no keys."""
 
 
