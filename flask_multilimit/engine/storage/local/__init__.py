@@ -129,7 +129,7 @@ def _mistake_in(directory: Path) -> str:
     """Why ``directory`` cannot be used, as far as can be known before its use; empty if it can be."""
     if not directory.is_absolute():
         return f"the directory must be absolute, {EXAMPLE}"
-    if "\0" in str(directory) or os.fsencode(directory) != str(directory).encode(errors="replace"):
+    if "\0" in str(directory) or os.fsdecode(str(directory).encode(errors="replace")) != str(directory):
         return f"the directory must have a name in UTF-8 and without NUL, {EXAMPLE}"
     excess = len(os.fsencode(directory / "socket")) - LONGEST_SOCKET
     if excess > 0:

@@ -185,6 +185,15 @@ def test_invalid_uri_is_an_error_with_its_reason(uri: str, wrong: str) -> None:
     assert "hunter2" not in str(caught.value)
 
 
+def test_directory_with_a_name_that_this_process_cannot_encode_is_an_error() -> None:
+    """Without UTF-8 mode in the locale C, file names are ASCII."""
+    program = "from flask_multilimit.engine import storage_from_uri; storage_from_uri('local:///tmp/%C3%BC')"
+    environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    command = [sys.executable, "-c", program]
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert r"ConfigurationError: storage URI 'local:///tmp/\xfc': the directory must have a name in UTF-8" in run.stderr
+
+
 def test_longest_allowed_path_holds_a_socket(place: Place) -> None:
     room = local_server.LONGEST_SOCKET - len(os.fsencode(place.directory / "socket"))
     longest = Path(f"{place.directory}{'x' * room}")
