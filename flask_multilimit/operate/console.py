@@ -7,9 +7,11 @@ does not obey them.
 from __future__ import annotations
 
 import json
+import os
 import re
 import secrets
 import shutil
+import sys
 import textwrap
 from collections.abc import Iterable, Sequence
 from itertools import compress
@@ -33,9 +35,15 @@ def style(text: str, **styles: Any) -> str:
 
 
 def styled(line: str) -> str:
-    """``line`` for a terminal: safe for eyes, with only our own styles."""
+    """``line`` for a terminal: safe for eyes, with only our own styles, or none."""
     parts = _OWN_STYLE.split(line)  # every second one is a style
-    return "".join(f"\x1b[{part}m" if place % 2 else visible(part) for place, part in enumerate(parts))
+    in_color = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return "".join(f"\x1b[{part}m" * in_color if place % 2 else visible(part) for place, part in enumerate(parts))
+
+
+def is_screen(*streams: Any) -> bool:
+    """Whether all ``streams`` are terminals where text can be drawn again. One that was closed is ``None``."""
+    return os.environ.get("TERM") != "dumb" and all(each is not None and each.isatty() for each in streams)
 
 
 def echo(line: str, *, err: bool = False) -> None:
@@ -67,7 +75,8 @@ def write_json(value: Any) -> None:
 
 def confirm(question: str) -> None:
     """Ask on the error output, and end the command unless the answer is yes."""
-    click.confirm(visible(question), abort=True, err=True)
+    if sys.stdin is None or not click.confirm(visible(question), err=True):  # it was closed
+        raise click.Abort
 
 
 def width() -> int:

@@ -1,9 +1,12 @@
 """Columns and paragraphs on screens of any width, and characters that an output has not."""
 
 import json
+import os
+import pty
 import sys
 from io import BytesIO, TextIOWrapper
 
+import click
 import pytest
 
 from flask_multilimit.operate import console
@@ -54,3 +57,30 @@ def test_character_that_the_encoding_of_the_output_has_not_is_written_as_in_json
     text, document = written.getvalue().decode("cp1252").splitlines()
     assert text == "Zoë \\u2603"
     assert json.loads(document) == "Zoë \N{SNOWMAN} \N{GRINNING FACE}"
+
+
+@pytest.mark.parametrize(
+    ("no_color", "term", "shown"),
+    [("", "xterm", "\x1b[31mred\x1b[0m"), ("1", "xterm", "red"), ("", "dumb", "red"), ("", "", "\x1b[31mred\x1b[0m")],
+)
+def test_text_is_plain_for_who_wants_no_color_and_on_a_terminal_that_has_none(
+    monkeypatch: pytest.MonkeyPatch, no_color: str, term: str, shown: str
+) -> None:
+    monkeypatch.setenv("NO_COLOR", no_color)
+    monkeypatch.setenv("TERM", term)
+    assert console.styled(console.style("red", fg="red")) == shown
+
+
+def test_nothing_is_drawn_where_a_stream_is_closed_or_the_terminal_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    main, other = pty.openpty()
+    with os.fdopen(main), os.fdopen(other) as terminal, open(os.devnull, encoding="utf-8") as file:  # noqa: PTH123
+        drawn = [console.is_screen(terminal, each) for each in (terminal, file, None)]
+        monkeypatch.setenv("TERM", "dumb")
+        assert [*drawn, console.is_screen(terminal)] == [True, False, False, False]
+
+
+def test_question_that_nobody_can_answer_ends_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", None)  # as in a process whose standard input was closed
+    with pytest.raises(click.Abort):
+        console.confirm("Change this?")

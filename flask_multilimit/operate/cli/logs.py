@@ -144,7 +144,7 @@ class StoppableLogs(Logs):
 
     def _progress(self) -> Any:
         is_known = all(map(os.path.isfile, self.paths))  # no error for a file in a folder that this user may not enter
-        if not sys.stderr.isatty() or not is_known or STANDARD_INPUT in map(str, self.paths):
+        if not console.is_screen(sys.stderr) or not is_known or STANDARD_INPUT in map(str, self.paths):
             return nullcontext()
         return click.progressbar(length=sum(map(os.path.getsize, self.paths)), file=sys.stderr)
 

@@ -47,7 +47,7 @@ def top_command(minutes: int, once: bool) -> None:
     (`flask multilimit bans` lists them), and the slots of Concurrent rules in use now, wherever they were taken.
     """
     gate = shared_gate()
-    live = not (once or wants_json()) and sys.stdout.isatty() and sys.stdin.isatty()
+    live = not (once or wants_json()) and console.is_screen(sys.stdin, sys.stdout)
     found = now(gate, minutes=minutes, patient=True)
     if not found.counted:
         raise click.ClickException(found.why_not)
@@ -59,8 +59,8 @@ def top_command(minutes: int, once: bool) -> None:
     slots = slots_now(gate)
     if slots.problem:
         console.echo(f"Slots in use are not known: {slots.problem}", err=True)
-    columns = shutil.get_terminal_size((80, 24)).columns
-    show(lambda: screen(found, slots.slots, app=gate.app.name, columns=columns, rows=60), found, slots=slots.slots)
+    lines = partial(screen, found, slots.slots, app=gate.app.name, columns=console.width(), rows=60)
+    show(lines, found, slots=slots.slots)
 
 
 def _show_live(gate: AppGate, found: Now) -> None:
