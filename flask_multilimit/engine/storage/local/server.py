@@ -187,10 +187,10 @@ class LocalServer:
 
     def _find_or_start(self, deadline: float) -> None:
         was_found = self._was_found
-        self._open_directory()
+        directory = self._open_directory()
         while True:
             with self._election(deadline):
-                _lock(self._directory_descriptor, fcntl.LOCK_SH, deadline)
+                _lock(directory, fcntl.LOCK_SH, deadline)
                 has_started = self._start_supervisor(deadline)
                 self._name_master()
                 if has_started:
@@ -209,7 +209,7 @@ class LocalServer:
 
     # The directory
 
-    def _open_directory(self) -> None:
+    def _open_directory(self) -> int:
         """Open the directory, or open it again if it was removed since."""
         if self._descriptor is not None and not _is_same_file(self.directory, self._descriptor):
             self._leave()
@@ -217,14 +217,10 @@ class LocalServer:
             self._descriptor = open_directory(self.directory)
             self._close_descriptor = weakref.finalize(self, os.close, self._descriptor)
             self._close_descriptor.atexit = False
-
-    @property
-    def _directory_descriptor(self) -> int:
-        assert self._descriptor is not None
         return self._descriptor
 
     def _open(self, name: str, flags: int = 0) -> IO[str]:
-        opened = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | flags, 0o600, dir_fd=self._directory_descriptor)
+        opened = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | flags, 0o600, dir_fd=self._descriptor)
         return os.fdopen(opened, "r+")
 
     @contextlib.contextmanager
@@ -232,7 +228,7 @@ class LocalServer:
         while True:
             with self._open("election") as election:
                 _lock(election.fileno(), fcntl.LOCK_EX, deadline)
-                if _is_same_file("election", election.fileno(), directory=self._directory_descriptor):
+                if _is_same_file("election", election.fileno(), directory=self._descriptor):
                     yield
                     return
             _pause(deadline, "its lock file keeps being removed")
