@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from hashlib import blake2b
 from time import perf_counter, time
 from typing import TYPE_CHECKING
@@ -117,22 +118,17 @@ class AppAudience:
         return decision
 
     def _check_timed(self, limiter: Limiter, scope: str, applied: AppliedLimits) -> Decision:
-        started, waited, limiters = perf_counter(), 0.0, applied.limiters
+        started, waited = perf_counter(), 0.0
+        count = partial(self._count_outcome, scope, applied=applied.limiters)
         try:
             decision = limiter.check(applied.hits)
             seconds = perf_counter() - started
             if applied.may_wait:
                 decision, waited = applied.wait(limiter, decision)
         except StorageError as error:
-            seconds = perf_counter() - started
-            self._count_outcome(
-                scope, "unanswered", "nobody", seconds=seconds, waited=waited, applied=limiters, error=error
-            )
+            count("unanswered", "nobody", seconds=perf_counter() - started, waited=waited, error=error)
             raise
-        outcome = outcome_of(decision, waited)
-        self._count_outcome(
-            scope, outcome, decision.decided_by, decision, seconds=seconds, waited=waited, applied=limiters
-        )
+        count(outcome_of(decision, waited), decision.decided_by, decision, seconds=seconds, waited=waited)
         return decision
 
     def report(
