@@ -160,11 +160,16 @@ class Settings(BaseModel):
             raise ValueError(f"give a list of {NAMES if info.field_name == 'exempt' else WHO}")
         return tuple(value)
 
+    @staticmethod
+    def name_of(field: str) -> str:
+        """The setting of a field."""
+        return PREFIX + field.upper()
+
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> "Settings":
         """Raise :class:`ConfigurationError` for an unknown setting or a value it cannot take."""
         given = {name: value for name, value in config.items() if name.startswith(PREFIX)}
-        known = [PREFIX + name.upper() for name in cls.model_fields]
+        known = [cls.name_of(name) for name in cls.model_fields]
         unknown = (name for name in config if name not in known and name not in Flask.default_config)
         for name in (name for name in unknown if name[:1].upper() == PREFIX[0]):
             similarity = 0 if name in given else MISSPELT
@@ -180,7 +185,7 @@ class Settings(BaseModel):
         """Raise :class:`ConfigurationError` if ``config``, from which these settings were read, has others now."""
         now = self.from_config(config)
         pairs = {name: (getattr(self, name), getattr(now, name)) for name in type(self).model_fields}
-        late = [PREFIX + name.upper() for name, (read, given) in pairs.items() if given is not read and given != read]
+        late = [self.name_of(name) for name, (read, given) in pairs.items() if given is not read and given != read]
         if late:
             in_tests = "; for a test, see flask_multilimit.testing.enabled" if f"{PREFIX}ENABLED" in late else ""
             raise ConfigurationError(
@@ -190,7 +195,7 @@ class Settings(BaseModel):
 
 
 def _reason(problem: Any) -> str:
-    name = PREFIX + str(problem["loc"][0]).upper()
+    name = Settings.name_of(str(problem["loc"][0]))
     shown = shown_storage(problem["input"]) if name == f"{PREFIX}STORAGE_URI" else brief(problem["input"])
     otherwise = ", or leave it out" if problem["input"] is None else ""
     return f"{name}={shown}: {remedy_for(problem)}{otherwise}"

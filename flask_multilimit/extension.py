@@ -30,7 +30,7 @@ from .operate.command_line import Commands
 from .plan.applied import ASKER, Applied, hits_of
 from .plan.lookups import about_given, applied_for, applied_given, require_known_rules
 from .plan.plans import Plans
-from .plan.sources import SETTING_PREFIX, Given, Source, Sources
+from .plan.sources import Given, Source, Sources
 from .serve.access import declared_lists
 from .serve.gate import AppGate, LimitsAt, gate_in_force, gate_of
 from .signals import notify, storage_failed, storage_recovered
@@ -131,7 +131,7 @@ class MultiLimit:
         settings = Settings.from_config(app.config)
         check_message("MULTILIMIT_MESSAGE", settings.message)
         given = Given(application_limits, default_limits, unmatched_limits, {} if limits is None else limits)
-        gate = self._gate_for(app, settings, [*_written_in(settings, app), ("", self._given), ("", given)])
+        gate = self._gate_for(app, settings, [*_written_in(settings, app), (str, self._given), (str, given)])
         app.extensions[EXTENSION] = self
         app.extensions[GATE] = gate
         self._apps.add(app)
@@ -396,7 +396,7 @@ class MultiLimit:
         """Changes limits and lists of the current app while it runs, unless ``MULTILIMIT_CONTROL`` is false."""
         gate = gate_in_force()
         if not gate.settings.control:
-            raise ConfigurationError(f"{SETTING_PREFIX}CONTROL is False, so workers do not follow changes")
+            raise ConfigurationError(f"{gate.settings.name_of('control')} is False, so workers do not follow changes")
         return gate.applier.control
 
     @property
@@ -412,14 +412,14 @@ def _several(name: str, given: Iterable[T]) -> tuple[T, ...]:
 
 def _written_in(settings: Settings, app: Flask) -> Iterator[Source]:
     """The limits and lists in the settings, and in the file that they name."""
-    yield SETTING_PREFIX, settings
+    yield settings.name_of, settings
     if settings.file is not None:
         from .declare.data import read_limits  # noqa: PLC0415 - with its models; few apps have a file
 
         try:
-            yield f"{settings.file}: ", read_limits(Path(app.root_path, settings.file))
+            yield (lambda field: f"{settings.file}: {field}"), read_limits(Path(app.root_path, settings.file))
         except ConfigurationError as error:
-            raise ConfigurationError(f"{SETTING_PREFIX}FILE: {error}") from error
+            raise ConfigurationError(f"{settings.name_of('file')}: {error}") from error
 
 
 def _require_flask(app: object) -> Flask:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -65,10 +65,8 @@ class Given(NamedTuple):
     deny: Sequence[str] = ()
 
 
-SETTING_PREFIX = "MULTILIMIT_"
-"""What messages put before the name of a setting."""
-Source = tuple[str, "Settings | LimitsFile | Given"]
-"""What messages put before a name from there, such as the prefix of settings, and what is written there."""
+Source = tuple[Callable[[str], str], "Settings | LimitsFile | Given"]
+"""How messages name a field of what is written there, and that."""
 
 
 class ByName(list[tuple[str, T]]):
@@ -101,10 +99,10 @@ class Sources(NamedTuple):
     @classmethod
     def of(cls, app: Flask, written: Sequence[Source]) -> Sources:
         """The limits of all sources, in their order."""
-        by_name = [each for where, source in written for each in _by_name(source.limits, shown_name(where, "limits"))]
+        by_name = [each for name_of, source in written for each in _by_name(source.limits, name_of("limits"))]
 
         def collected(name: str, shared_as: str | None = None) -> tuple[Declaration, ...]:
-            found = (declarations_from(getattr(source, name), shown_name(where, name)) for where, source in written)
+            found = (declarations_from(getattr(source, name), name_of(name)) for name_of, source in written)
             declarations = tuple(chain.from_iterable(found))
             if shared_as:
                 declarations = tuple(each.shared_as(shared_as) for each in declarations)
@@ -118,7 +116,7 @@ class Sources(NamedTuple):
             configured=ByName((name, declarations) for name, _, declarations in by_name if declarations),
             exempt=ByName(
                 [
-                    *((name, shown_name(where, "exempt")) for where, source in written for name in source.exempt),
+                    *((name, name_of("exempt")) for name_of, source in written for name in source.exempt),
                     *((name, where) for name, where, declarations in by_name if not declarations),
                 ]
             ),
@@ -257,11 +255,6 @@ def _limiter_from(given: Any, where: str) -> RateLimiter:
     from ..declare.data import limiter_options  # noqa: PLC0415 - few apps write limits as data
 
     return rate_limiter(**limiter_options(where, given))
-
-
-def shown_name(where: str, name: str) -> str:
-    """A setting, or a field of a file, as messages name it."""
-    return where + (name.upper() if where == SETTING_PREFIX else name)
 
 
 def _checked_together(where: str, declarations: tuple[Declaration, ...]) -> tuple[Declaration, ...]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 from ..declare.addresses import AddressNumber, Networks, Who, number_of
 from ..declare.subjects import Subject
 from ..engine import ConfigurationError
-from ..plan.sources import Source, shown_name
+from ..plan.sources import Source
 
 if TYPE_CHECKING:
     from ..control.entries import Listing
@@ -42,8 +42,8 @@ def declared_lists(written: Iterable[Source], *, deny_status: Status = 403) -> A
     listed = [
         each
         for action in ACTIONS
-        for where, source in written
-        for each in _listed_from(getattr(source, action), action, shown_name(where, action), deny_status)
+        for name_of, source in written
+        for each in _listed_from(getattr(source, action), action, name_of(action), deny_status)
     ]
     return AccessLists(listed) if listed else None
 

@@ -167,9 +167,10 @@ def limits_of(app: Flask, limits: Limits | None = None) -> LimitSet:
         gate.plans.build()
         return LimitSet(gate.plans, gate.access)
     if isinstance(limits, (str, Path)):
-        written = [(f"{Path(limits).name}: ", read_limits(Path(limits)))]
+        name, given = Path(limits).name, read_limits(Path(limits))
     else:
-        written = [("limits: ", validated(LimitsFile, "limits", limits))]
+        name, given = "limits", validated(LimitsFile, "limits", limits)
+    written = [(lambda field: f"{name}: {field}", given)]
     plans = Plans(app, Sources.of(app, written), subjects=gate.subjects, key_prefix=gate.settings.key_prefix)
     if problems := plans.sources.idle_by_name():
         raise ConfigurationError("; ".join(problems))
@@ -232,7 +233,7 @@ def _plans_with_probe(app: Flask, endpoint: str | None) -> Plans:
     app, which shows where it would count."""
     gate, one = gate_of(app), {"rules": "1/minute", "name": _SUGGESTED, "scope": _SUGGESTED}
     source = validated(LimitsFile, "limits", {"limits": {endpoint: one}} if endpoint else {"application_limits": one})
-    sources = Sources.of(app, [("limits: ", source)])._replace(exempt=gate.plans.sources.exempt)
+    sources = Sources.of(app, [("limits: {}".format, source)])._replace(exempt=gate.plans.sources.exempt)
     plans = Plans(app, sources, subjects=gate.subjects, key_prefix=gate.settings.key_prefix)
     plans.build()
     return plans
