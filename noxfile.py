@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tarfile
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -209,6 +210,8 @@ def package(session: nox.Session) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     session.run("python", "-m", "build", "--no-isolation", "--outdir", str(folder))
     wheel, sdist = next(folder.glob("*.whl")), next(folder.glob("*.tar.gz"))
+    with tarfile.open(sdist) as archive:  # its tests read workflows, too
+        require_tracked(session, ".", {name.partition("/")[2] for name in archive.getnames()}, sdist)
     session.run("twine", "check", "--strict", str(wheel), str(sdist))
     session.run("check-wheel-contents", "--toplevel", "flask_multilimit,_flask_multilimit_pytest.py", str(wheel))
     session.run("python", "tests/newcomer/on_pypi.py", str(wheel))
@@ -268,7 +271,12 @@ def build_wheel(session: nox.Session, folder: Path) -> Path:
     session.install("build")
     session.run("python", "-m", "build", "--outdir", str(folder))
     wheel = max(folder.glob("*.whl"), key=lambda path: path.stat().st_mtime)
-    tracked = session.run("git", "ls-files", "flask_multilimit", external=True, silent=True) or ""
-    if missing := set(tracked.split()) - set(ZipFile(wheel).namelist()):
-        session.error(f"not in the wheel: {', '.join(sorted(missing))}")
+    require_tracked(session, "flask_multilimit", set(ZipFile(wheel).namelist()), wheel)
     return wheel
+
+
+def require_tracked(session: nox.Session, folder: str, names: set[str], archive: Path) -> None:
+    """End with an error unless all tracked files below ``folder`` are among the ``names`` in an archive."""
+    tracked = session.run("git", "ls-files", folder, external=True, silent=True) or ""
+    if missing := set(tracked.split()) - names:
+        session.error(f"not in {archive.name}: {', '.join(sorted(missing))}")

@@ -4,6 +4,7 @@ programs that tests run."""
 import os
 import re
 import subprocess
+from configparser import RawConfigParser
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ WORKFLOWS = ROOT / ".github" / "workflows"
 TESTS = (WORKFLOWS / "tests.yml").read_text()
 NOXFILE = (ROOT / "noxfile.py").read_text()
 CI = (ROOT / ".ci" / "run").read_text()
-SETUP = (ROOT / "setup.cfg").read_text()
 
 
 def _listed(name: str, text: str) -> list[str]:
@@ -32,7 +32,9 @@ def test_every_session_of_nox_has_a_job() -> None:
 
 
 def test_every_supported_python_is_tested() -> None:
-    named = re.findall(r"^    Programming Language :: Python :: (3\.\d+)$", SETUP, re.MULTILINE)
+    setup = RawConfigParser()
+    setup.read(ROOT / "setup.cfg", encoding="utf-8")
+    named = re.findall(r"^Programming Language :: Python :: (3\.\d+)$", setup["metadata"]["classifiers"], re.MULTILINE)
     supported = re.search(r"^SUPPORTED=\((.*)\)$", CI, re.MULTILINE)
     assert supported is not None
     assert _listed("python:", TESTS) == _listed("PYTHONS =", NOXFILE) == supported[1].split() == named
