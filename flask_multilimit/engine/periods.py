@@ -33,7 +33,7 @@ LATEST_DATE = 2**31 - 86_400
 """POSIX time, a day before the end of the year 9999, the last of calendars, or of 2**31, where clocks of some systems
 end: each time zone has it."""
 with suppress(OverflowError, OSError):
-    LATEST_DATE = round(datetime.fromtimestamp(253_402_300_799 - 86_400).timestamp())
+    LATEST_DATE = round(datetime.fromtimestamp(253_402_300_799 - 86_400, timezone.utc).timestamp())
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _packed = struct.Struct(f"<{BOUNDARIES_AROUND}d").pack
 

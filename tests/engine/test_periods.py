@@ -1,6 +1,7 @@
 """The boundaries of calendars, against definitions that look only at what clocks show."""
 
 import importlib.util
+import time
 from calendar import monthrange
 from collections.abc import Iterator
 from datetime import date, datetime, timedelta, timezone
@@ -169,10 +170,27 @@ def test_latest_date_is_one_that_a_32_bit_system_has(monkeypatch: pytest.MonkeyP
             return super().fromtimestamp(timestamp, tz)
 
     monkeypatch.setattr("datetime.datetime", Short)
+    there = _periods_loaded_again()
+
+    assert (there.instant(1e300).year, periods.instant(1e300).year) == (2038, 9999)
+
+
+@pytest.mark.parametrize("zone", ["Pacific/Auckland", "Pacific/Kiritimati", "Etc/GMT+12"])
+def test_latest_date_is_found_in_each_zone(zone: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        assert _periods_loaded_again().LATEST_DATE == periods.LATEST_DATE
+        assert periods.instant(1e300).astimezone().year == 9999
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+def _periods_loaded_again() -> Any:
     spec = importlib.util.spec_from_file_location("flask_multilimit.engine.periods_there", periods.__file__)
     assert spec is not None
     assert spec.loader is not None
     there = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(there)
-
-    assert (there.instant(1e300).year, periods.instant(1e300).year) == (2038, 9999)
+    return there
