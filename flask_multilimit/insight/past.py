@@ -105,7 +105,7 @@ def standing_at(
     )
     bans = (each for each in bans_begun(memory, client) if endpoint in {None, each.endpoint})
     held = tuple(each for each in bans if each.began <= at < each.ended)
-    first = memory.first if plain else inf
+    first = (memory.first or memory.at) if plain else inf
     state: State = "banned" if held else "refused" if refusals else "passes" if at >= first else "unknown"
     verdict = _verdict(at, held, refusals, first)
     return Past(who=client.text, shown=client.shown, at=at, state=state, verdict=verdict, bans=held, refusals=refusals)
