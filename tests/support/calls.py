@@ -1,4 +1,4 @@
-"""Records the Python functions of the package that a piece of code calls."""
+"""Records the Python functions of the package that a piece of code calls, and counts the lines that it runs."""
 
 import gc
 import sys
@@ -34,3 +34,23 @@ def calls_during(action: Callable[[], object]) -> list[str]:
         sys.setprofile(earlier)
         gc.enable()
     return called
+
+
+def lines_during(action: Callable[[], object]) -> int:
+    """How many lines of Python the action runs."""
+    lines = 0
+
+    def count(_: FrameType, event: str, __: Any) -> Any:
+        nonlocal lines
+        lines += event == "line"
+        return count
+
+    earlier = sys.gettrace()
+    gc.disable()
+    sys.settrace(count)
+    try:
+        action()
+    finally:
+        sys.settrace(earlier)
+        gc.enable()
+    return lines

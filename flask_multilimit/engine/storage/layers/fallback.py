@@ -69,7 +69,9 @@ class Fallback:
         self._by_key: dict[str, LastAnswer] = {}
         self._gathered_at: int | None = None
         self._changes = 0
-        """How many changes the storage's answers may not have shown yet: releases, and units beyond a cost."""
+        """How many changes the storage's answers may not have shown yet: releases, resets, and units beyond a cost."""
+        self._resets: OrderedDict[str, int] = OrderedDict()
+        """By key, the change with which it was reset last."""
         self._released: OrderedDict[tuple[bytes, str], tuple[int, int]] = OrderedDict()
         """By check and key, the change with which slots of the storage were released first, and how many units."""
         self._given_back: dict[str, list[tuple[int, int]]] = {}
@@ -95,7 +97,7 @@ class Fallback:
         while self._excess:
             change, hit, units = self._excess.popleft()
             last = self._answers_by_key().get(hit.key)
-            if last is None or change > last.changes:
+            if change > max(0 if last is None else last.changes, self._resets.get(hit.key, 0)):
                 self._charge_excess(hit, units)
 
     def end(self) -> None:
@@ -184,12 +186,10 @@ class Fallback:
     def record_excess(self, charges: Sequence[Charge]) -> None:
         """Record what the storage has charged beyond the cost of a check: its last answers may not show that."""
         for hit, _, units in charges:
-            if units <= hit.cost:
-                continue
-            if self._down_since is None:
+            if units > hit.cost and self._down_since is None:
                 self._changes += 1
                 self._excess.append((self._changes, hit, units - hit.cost))
-            else:
+            elif units > hit.cost:
                 self._charge_excess(hit, units - hit.cost)
 
     def _charge_excess(self, hit: Hit, units: int) -> None:
@@ -247,16 +247,12 @@ class Fallback:
         return local.replaced(reply=reply)
 
     def reset(self, keys: Sequence[str]) -> None:
-        """Forget ``keys``, and let the storage's answers say that they are full. What these say of others stays."""
+        """Forget ``keys``, also in the storage's answers so far. This may run at every login, so it does little."""
         self._memory.reset(keys)
-        forgotten = set(keys)
-        self._excess = deque([each for each in self._excess if each[1].key not in forgotten], REMEMBERED)
-        for last in [*self._older.copy().values(), *self._recent.copy().values()]:
-            for place, hit in enumerate(last.decision.hits):
-                if hit.key in forgotten:
-                    reply = list(last.decision.reply)
-                    reply[start_of(place) : start_of(place + 1)] = _full_quota(hit), 0, 0
-                    last.decision = last.decision.replaced(reply=reply)
+        self._changes += 1
+        self._resets.update(dict.fromkeys(keys, self._changes))
+        while len(self._resets) > REMEMBERED:
+            self._resets.popitem(last=False)
         self.gather_again()
 
     def gather_again(self) -> None:
@@ -320,10 +316,9 @@ class Fallback:
         since = self._down_since
         if self.workers == 1 or since is None:
             return 0, 0
-        full = rule.quota.burst
+        full, periods = rule.quota.burst, rule.quota.periods
         refill = full * rule.quota.window // rule.quota.count
         silent = refill if last is None else min(max(since - last.at, 0), refill)
-        periods = rule.quota.periods
         until = since + refill if periods is None else periods.around(since)[AROUND + 1]
         return full * silent // (2 * refill), until
 
@@ -331,8 +326,13 @@ class Fallback:
         """The last answer about each key, in any check."""
         if self._gathered_at is None or (self._has_new_answers and self.now() - self._gathered_at > REGATHER_AFTER):
             self._gathered_at, self._has_new_answers = self.now(), False
-            answers = [*self._older.copy().values(), *self._recent.copy().values()]
-            answers.sort(key=lambda last: last.at)
+            answers = sorted([*self._older.copy().values(), *self._recent.copy().values()], key=lambda last: last.at)
+            for last in answers if self._resets else ():
+                for place, hit in enumerate(last.decision.hits):
+                    if self._resets.get(hit.key, 0) > last.changes:
+                        reply = list(last.decision.reply)
+                        reply[start_of(place) : start_of(place + 1)] = _full_quota(hit), 0, 0
+                        last.decision = last.decision.replaced(reply=reply)
             self._by_key = {hit.key: last for last in answers for hit in last.decision.hits}
         return self._by_key
 

@@ -43,6 +43,7 @@ from flask_multilimit.engine.hits import OnStorageError
 from flask_multilimit.engine.slots import slots_of
 from flask_multilimit.engine.storage.layers import pending
 from support.bench import hits, rule
+from support.calls import lines_during
 from support.clock import Clock
 from support.rates import RATES
 from support.threads import under_load
@@ -753,6 +754,16 @@ def test_reset_also_resets_the_local_share_of_this_client_and_of_no_other(worker
     workers.limiter.reset(plans[0])
 
     assert [workers.admitted(plan) for plan in plans] == [[10], [2]]
+
+
+def test_reset_takes_as_many_steps_with_many_clients_as_with_one(workers: Workers) -> None:
+    """An app may reset the limit of failed logins at each login."""
+    plans, steps = [hits("10/minute", subject=f"client{number}") for number in range(200)], list[int]()
+    for many in (1, 1, 200):  # the first time, there is more to do
+        assert all(workers.limiter.check(plan).allowed for plan in plans[:many])
+        steps.append(lines_during(lambda: workers.limiter.reset(plans[0])))
+
+    assert steps[2] == steps[1]
 
 
 def test_outage_after_a_reset_gives_no_fresh_quota_of_other_limits_of_the_same_checks(workers: Workers) -> None:
