@@ -13,7 +13,7 @@ import redis
 
 from engine.test_periods import hour_at, local_time, number_of
 from flask_multilimit.engine import Ban, Calendar, Concurrent, Limiter, MemoryStorage, RedisStorage, Rule, hits_for
-from flask_multilimit.engine.periods import Periods
+from flask_multilimit.engine.periods import Period, Periods
 from support.bench import Bench, hits
 from support.clock import SECOND, Clock
 from support.server_clock import ServerClock, scripts_read_clock_of_test
@@ -41,6 +41,14 @@ def test_calendar_with_other_rules_is_charged_all_or_nothing(bench: Bench) -> No
     refused = bench.limiter.check(wanted)
     assert [status.allowed for status in refused.statuses] == [False, True, True, True, True]
     assert refused.retry_after == (at("2026-12-15") - bench.clock.now) / SECOND
+
+
+@pytest.mark.parametrize("period", ["day", "week", "month", "year"])
+def test_period_that_began_before_1970_counts(bench: Bench, period: Period) -> None:
+    """A machine without a clock of its own boots in 1970."""
+    bench.clock.now = 20 * SECOND
+    wanted = hits(Calendar(2, period, timezone="Europe/Berlin"))
+    assert [bench.limiter.check(wanted).allowed for _ in range(3)] == [True, True, False]
 
 
 def test_refusals_of_a_calendar_are_strikes_of_a_ban(bench: Bench) -> None:

@@ -2,7 +2,7 @@
 local function load_numbers(key)
   local text = call('GET', key)
   if text then
-    local first, second, third = string.match(text, '^(%d+) (%d+) ?(%d*)$')
+    local first, second, third = string.match(text, '^(%-?%d+) (%d+) ?(%d*)$')
     return tonumber(first), tonumber(second), tonumber(third)
   end
 end
