@@ -56,7 +56,12 @@ def authenticate() -> None:
 
 @app.post("/chat")
 @rate_limiter(
-    type=USER, name="tokens", rules=Rule(60, 600, algorithm="sliding_window_counter"), cost=ESTIMATE, settle=True
+    type=USER,
+    name="tokens",
+    rules=Rule(60, 600, algorithm="sliding_window_counter"),
+    cost=ESTIMATE,
+    settle=True,
+    unit="tokens",
 )
 def chat() -> Response:
     prompt = request.get_data(as_text=True)

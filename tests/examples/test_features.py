@@ -260,6 +260,11 @@ class TestTokens:
         waiting.until(lambda: self.left()["left"] not in {550, 600})
         assert 600 - 3 * 30 * 6 < self.left()["left"] < 600
 
+    def test_clients_learn_that_tokens_are_counted(self) -> None:
+        client = load(EXAMPLES / "tokens.py").app.test_client()
+        with client.post("/chat", data="hello", headers={"X-Api-Key": "k-ada"}) as response:
+            assert response.headers["RateLimit-Policy"] == '"tokens-60s";q=600;qu="tokens";w=60'
+
     def test_unknown_api_key_is_refused_with_401(self, port: int) -> None:
         assert self.chat(port, 1, key="k-eve")[0] == 401
 
