@@ -48,6 +48,7 @@ class LocalConnection(TimedUnixConnection):
 
     def _connect_to_found(self) -> TimedSocket:
         self.path: str = str(self._server.socket)
+        self._server.connections.add(self)
         return super()._connect()
 
 

@@ -45,10 +45,10 @@ import time
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from ...errors import StorageError
-from ...forks import LateLock, cached_property, forking_for_programs, lock_for_forks, master_of_this_process
+from ...forks import LateLock, cached_property, forking_for_programs, listed, lock_for_forks, master_of_this_process
 from ...text import SafeLogger
 from ..redis.failures import RAISE_FILES
 
@@ -101,6 +101,8 @@ class LocalServer:
         self._given_directory = directory
         self.found: bool = False
         """Whether the server was running when this process last asked it. Set it to ``False`` if it has ended."""
+        self.connections: weakref.WeakSet[Any] = weakref.WeakSet()
+        """While one of them is open, such as that of a check in another thread, this process uses the server."""
         self._descriptor: int | None = None
         self._was_found = False  # so the server should still run
         self._error: StorageError | None = None
@@ -144,10 +146,11 @@ class LocalServer:
             self.found = self._was_found = True
 
     def leave(self) -> None:
-        """Stop using the server. It ends if no other process uses it."""
+        """Stop using the server, unless a connection is open. It ends if no other process uses it."""
         with self._lock():
             self.found = False
-            self._leave()
+            if not any(each._sock for each in listed(self.connections)):
+                self._leave()
 
     def is_used(self) -> bool:
         """Whether a process uses the server, this one or another: it ends if none does. Does not start one."""
@@ -174,6 +177,7 @@ class LocalServer:
 
     def _after_fork_in_child(self) -> None:
         """Its lock is new already, and the descriptor keeps the server running for the child, too."""
+        self.connections.clear()
 
     def _leave(self) -> None:
         self._was_found = False

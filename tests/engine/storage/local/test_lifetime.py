@@ -8,6 +8,8 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from time import monotonic
+from typing import Any
 
 import pytest
 import redis
@@ -96,6 +98,21 @@ def test_a_storage_that_is_used_again_right_after_it_was_closed_keeps_the_server
 
     assert storage.in_use
     limiter.close()
+
+
+def test_a_check_under_way_when_another_thread_closes_the_storage_keeps_the_server(place: Place) -> None:
+    """Its connection may be used again: the server would end with all quotas, although they are still used."""
+    storage = LocalStorage(place.directory, timeout=10)
+    wire: Any = storage._wire
+    storage.check(HITS)
+    line, _ = wire._take(monotonic())  # of a check in another thread
+
+    storage.close()
+
+    assert storage.in_use
+    wire._idle.append(line)
+    storage.close()
+    until(place.is_deserted)
 
 
 def test_a_dropped_storage_stops_using_the_server(place: Place) -> None:
