@@ -17,8 +17,8 @@ from ..engine.keys import KeyParts, escape_subject, is_digest, parts_of_key
 from ..engine.rules import LONGEST
 from ..engine.storage import Inspectable
 from ..engine.text import Phrase, quoted
-from ..observe.traffic import BansBegun, reader_of
-from ..observe.traffic.counts import BanBegun, encodable
+from ..observe.traffic import RecentBans, reader_of
+from ..observe.traffic.counts import CountedBan, encodable
 from ..plan.sources import scopes_of_endpoints
 from ..serve.gate import AppGate
 from .clients import Client, hits_of_client
@@ -66,7 +66,7 @@ class BegunBan(Described):
     """When it ended or was lifted; if it holds, when it ends."""
 
     @classmethod
-    def of(cls, ban: BanBegun) -> BegunBan:
+    def of(cls, ban: CountedBan) -> BegunBan:
         return cls(ban.endpoint, ban.rule, ban.began, ban.until)
 
 
@@ -133,7 +133,7 @@ def _by_limiters(gate: AppGate) -> list[BanInForce]:
     return sorted(in_force, key=lambda each: each.ends_in or 0.0)
 
 
-def _elsewhere(gate: AppGate, begun: BansBegun | None) -> Iterator[tuple[BanBegun, KeyParts, float]]:
+def _elsewhere(gate: AppGate, begun: RecentBans | None) -> Iterator[tuple[CountedBan, KeyParts, float]]:
     """The bans in force by limiters of functions and checks, and in how many seconds each ends. They come from traffic,
     because no plan knows these limiters."""
     if begun is None:
@@ -185,7 +185,7 @@ def _subjects_of(gate: AppGate, keys: Iterable[KeyParts]) -> dict[KeyParts, Subj
     return found
 
 
-def _begun(gate: AppGate) -> BansBegun | None:
+def _begun(gate: AppGate) -> RecentBans | None:
     """The bans that traffic has; ``None`` if it is not counted."""
     return None if why_not_counted(gate) else reader_of(gate.limiter.storage, gate.settings.key_prefix).bans()
 

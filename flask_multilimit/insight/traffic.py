@@ -20,8 +20,8 @@ from ..engine.keys import parts_of_key
 from ..engine.storage import KeepsTallies
 from ..engine.text import Phrase
 from ..observe.events import PASSED, TURNED_AWAY
-from ..observe.traffic import BansBegun, Counts, Refused, TrafficReader, reader_of
-from ..observe.traffic.counts import ANYBODY, BUCKET_SECONDS, LONGEST_SUBJECT, BanBegun, bucket_at, counted_name
+from ..observe.traffic import Counts, RecentBans, Refused, TrafficReader, reader_of
+from ..observe.traffic.counts import ANYBODY, BUCKET_SECONDS, LONGEST_SUBJECT, CountedBan, bucket_at, counted_name
 from ..observe.traffic.reading import LONGEST_SECONDS, SETTLED_SECONDS, TOGETHER, series_of
 from ..plan.sources import scopes_of_endpoints
 from ..serve.gate import AppGate
@@ -308,7 +308,7 @@ class TrafficMemory:
         """The time that the last round trip took."""
         self.problem: StorageError | None = None
         """Why newer traffic could not be read."""
-        self.bans: BansBegun | None = None
+        self.bans: RecentBans | None = None
         """The bans that limiters began; ``None`` if they were not read yet."""
         self.refusals: Refusals = Refusals()
         self.process: int = os.getpid()
@@ -602,21 +602,21 @@ def _client(gate: AppGate, memory: TrafficMemory, rules: Sequence[tuple[Refused,
     return RefusedClient(first.type, first.subject, first.shown, first.known, refused, since, until, shown)
 
 
-def _bans(gate: AppGate, begun: BansBegun | None, endpoint: str | None) -> tuple[BansBegunInForce, ...]:
+def _bans(gate: AppGate, begun: RecentBans | None, endpoint: str | None) -> tuple[BansBegunInForce, ...]:
     """The most frequent first."""
     held = {} if begun is None or not begun.begun else _refusing(gate, begun).in_force()
     found = [BansBegunInForce(*name, amount) for name, amount in held.items() if endpoint in {None, name[0]}]
     return tuple(sorted(found, key=lambda each: (-each.amount, each.endpoint, each.rule)))
 
 
-def _refusing(gate: AppGate, begun: BansBegun) -> BansBegun:
+def _refusing(gate: AppGate, begun: RecentBans) -> RecentBans:
     """Without the bans at endpoints where a change has switched off their limiter, or made it a shadow: they refuse
     nobody meanwhile."""
     limiters = (each for each in gate.plans.all_limiters() if not each.declaration.shadow)
     rules = {keys for each in limiters for keys in each.rules_by_keys}
     places = scopes_of_endpoints(gate.app)
 
-    def refuses(ban: BanBegun) -> bool:
+    def refuses(ban: CountedBan) -> bool:
         parts = parts_of_key(ban.key)
         if ban.endpoint not in places or parts is None:
             return True

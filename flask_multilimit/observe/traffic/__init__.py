@@ -8,7 +8,7 @@ from .counts import Counts as Counts
 from .counts import Refused as Refused
 from .counts import RuleCount as RuleCount
 from .counts import RuleOutcome as RuleOutcome
-from .reading import BansBegun as BansBegun
+from .reading import RecentBans as RecentBans
 from .reading import RecentTraffic as RecentTraffic
 from .reading import TopSubject as TopSubject
 from .reading import TrafficReader as TrafficReader

@@ -27,7 +27,7 @@ from ..events import (
     refusing_hits,
     settled_by,
 )
-from .counts import MOST_BANS, BanBegun, Check, Counts, Refused, RuleCount, RuleOutcome, short
+from .counts import MOST_BANS, Check, CountedBan, Counts, Refused, RuleCount, RuleOutcome, short
 
 K = TypeVar("K")
 
@@ -83,7 +83,7 @@ class _Details:
     """What each rule did, once or for so many units."""
     subjects: Sequence[_Who] = ()
     """The subjects that were refused, each with the rule or list that refused it."""
-    begun: Sequence[BanBegun] = ()
+    begun: Sequence[CountedBan] = ()
 
 
 class Counter:
@@ -133,7 +133,7 @@ class Counter:
         self._checks: dict[_Labels, int] = {}
         self._rules: dict[_RuleLabels, int] = {}
         self._refused: Heaviest[_Who] = Heaviest(MOST_SUBJECTS)
-        self._begun: list[BanBegun] = []
+        self._begun: list[CountedBan] = []
 
     def _collect(
         self, endpoint: str, outcome: Outcome, decided_by: str, decision: Decision | None, applied: Sequence[Counted]
@@ -213,7 +213,7 @@ def _details_of(
     if outcome == "banned" and (begun := [ban for ban in decision.bans if ban.begun and not ban.hit.shadow]):
         now, first = time.time(), _new_details((endpoint, outcome, decided_by), decision, near, applied)
         first.rules = [*first.rules, *(((endpoint, ban.name, "bans"), 1) for ban in begun)]
-        first.begun = [BanBegun(endpoint, ban.name, ban.hit.key, now, now + ban.retry_after) for ban in begun]
+        first.begun = [CountedBan(endpoint, ban.name, ban.hit.key, now, now + ban.retry_after) for ban in begun]
         return first
     known = memoized(decision.hits, _details_by_result)
     details = known.get(result)

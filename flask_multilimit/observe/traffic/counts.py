@@ -64,8 +64,8 @@ ANYBODY = Refused("", "", "", "")
 """In :attr:`Counts.starts`, stands for all checks in place of a subject."""
 
 
-class BanBegun(NamedTuple):
-    """A ban that began."""
+class CountedBan(NamedTuple):
+    """A ban that a limiter began."""
 
     endpoint: str
     rule: str
@@ -86,7 +86,7 @@ class Counts:
     rules: dict[RuleCount, int] = field(default_factory=dict)
     refused: dict[Refused, int] = field(default_factory=dict)
     """The subjects that are refused most."""
-    begun: list[BanBegun] = field(default_factory=list)
+    begun: list[CountedBan] = field(default_factory=list)
     starts: list[tuple[Refused, float]] = field(default_factory=list)
     """The POSIX times of first refusals after a pause, as far as one process knows."""
 
@@ -130,15 +130,15 @@ def decode_starts(instants: Mapping[str, int]) -> dict[Refused, list[float]]:
     return starts
 
 
-def encode_bans(begun: Iterable[BanBegun]) -> dict[str, int]:
+def encode_bans(begun: Iterable[CountedBan]) -> dict[str, int]:
     """The end of each ban, in milliseconds, by its name in the storage."""
     names = ((ban, f"{counted_name(ban.endpoint)}\t{counted_name(ban.rule)}\t{int(ban.began * 1000)}") for ban in begun)
     return {f"{name}\t{encodable(ban.key)}": int(ban.until * 1000) for ban, name in names}
 
 
-def decode_bans(ends: Mapping[str, int]) -> list[BanBegun]:
+def decode_bans(ends: Mapping[str, int]) -> list[CountedBan]:
     return [
-        BanBegun(endpoint, rule, key, int(began) / 1000, int(until) / 1000)
+        CountedBan(endpoint, rule, key, int(began) / 1000, int(until) / 1000)
         for endpoint, rule, began, key, until in _fields(ends, 4)
         if began.isascii() and began.isdigit()
     ]
@@ -242,7 +242,7 @@ def tallies_of(places: Places, bucket: int, counts: Counts) -> list[Tally]:
     return tallies
 
 
-def tally_of_bans(places: Places, bans: Iterable[BanBegun]) -> Tally:
+def tally_of_bans(places: Places, bans: Iterable[CountedBan]) -> Tally:
     return Tally(places.bans(), encode_bans(bans), LIVES_SECONDS, MOST_BANS, instants=True)
 
 

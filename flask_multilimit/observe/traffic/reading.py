@@ -17,7 +17,7 @@ from .counting import BAN_LIST, DENY_LIST
 from .counts import (
     BUCKET_SECONDS,
     PAUSE_BUCKETS,
-    BanBegun,
+    CountedBan,
     Counts,
     Places,
     Refused,
@@ -114,16 +114,16 @@ def series_of(buckets: Iterable[int]) -> list[list[int]]:
     return series
 
 
-class BansBegun(NamedTuple):
+class RecentBans(NamedTuple):
     """Bans by limiters, read from the storage."""
 
     at: float
     """When the storage was asked: POSIX time by its clock."""
-    begun: Sequence[BanBegun]
+    begun: Sequence[CountedBan]
     """Bans that may hold, and bans that ended in the last hour."""
 
     @property
-    def latest(self) -> Mapping[str, BanBegun]:
+    def latest(self) -> Mapping[str, CountedBan]:
         """The latest ban under each key: at any time, one ban at most holds under a key."""
         return {ban.key: ban for ban in sorted(self.begun, key=lambda ban: ban.began)}
 
@@ -166,10 +166,10 @@ class TrafficReader:
         slices = tuple(found[bucket] if bucket in found else self._settled[bucket] for bucket in buckets)
         return RecentTraffic(at, float(buckets[0] * BUCKET_SECONDS), slices)
 
-    def bans(self) -> BansBegun:
+    def bans(self) -> RecentBans:
         """The bans that the app's limiters began, unless they are forgotten. Raises :class:`StorageError`."""
         tallies = self._storage.tallies([self._places.bans()])
-        return BansBegun(tallies.at, decode_bans(tallies.amounts[0]))
+        return RecentBans(tallies.at, decode_bans(tallies.amounts[0]))
 
     def starts(self) -> Mapping[Refused, Sequence[float]]:
         """The POSIX times of first refusals after a pause, in any process. Raises :class:`StorageError`."""
@@ -221,7 +221,7 @@ class TrafficWatch:
         self._clock = clock
         self.top_shares: Mapping[str, float] = {}
         """By endpoint, the share of its most refused subject in the refusals of :data:`SHARE_SECONDS`."""
-        self._known: tuple[float, BansBegun] | None = None
+        self._known: tuple[float, RecentBans] | None = None
         """When the storage was asked, by this process's clock, and the answer."""
         self._next = -float("inf")
 

@@ -9,7 +9,7 @@ from flask_multilimit.engine import RedisStorage, StorageError
 from flask_multilimit.observe.traffic import Check, Counts, Refused, TrafficReader
 from flask_multilimit.observe.traffic import counts as table
 from flask_multilimit.observe.traffic.counting import BAN_LIST, DENY_LIST
-from flask_multilimit.observe.traffic.counts import LIVES_SECONDS, BanBegun
+from flask_multilimit.observe.traffic.counts import LIVES_SECONDS, CountedBan
 from flask_multilimit.observe.traffic.reading import SECONDS, TrafficWatch, top_shares
 from observe.traffic.conftest import PREFIX, Keeper, Sender, outbox_to
 from support.doubles import raising
@@ -19,7 +19,7 @@ DAY = 86_400
 
 def begun(*ends: float, endpoint: str = "login", rule: str = "ip-ban", key: str = "", began: float = 1.5) -> Counts:
     """Bans that end at these instants."""
-    bans = [BanBegun(endpoint, rule, key or os.urandom(8).hex(), began, end) for end in ends]
+    bans = [CountedBan(endpoint, rule, key or os.urandom(8).hex(), began, end) for end in ends]
     return Counts({Check(endpoint, "banned", "storage"): len(ends)}, begun=bans)
 
 
@@ -28,7 +28,7 @@ def test_ended_ban_is_remembered_for_an_hour(send: Sender, reader: TrafficReader
     send(begun(end, key="a", began=keeper.now))
     keeper.now = end + 3600
 
-    assert reader.bans().begun == [BanBegun("login", "ip-ban", "a", end - 60, end)]
+    assert reader.bans().begun == [CountedBan("login", "ip-ban", "a", end - 60, end)]
     keeper.now = end + LIVES_SECONDS
     assert reader.bans().begun == []
 

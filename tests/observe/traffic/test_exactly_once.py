@@ -7,7 +7,7 @@ import pytest
 
 from flask_multilimit.engine import StorageError
 from flask_multilimit.observe.traffic import Check, Counts, TrafficReader
-from flask_multilimit.observe.traffic.counts import BanBegun, bucket_at
+from flask_multilimit.observe.traffic.counts import CountedBan, bucket_at
 from observe.traffic.conftest import Keeper, outbox_to
 
 DAY = 86_400
@@ -22,7 +22,7 @@ def test_counts_and_bans_arrive_once_whatever_fails(seed: int, keeper: Keeper, r
     clocks = {behind: lambda behind=behind: keeper.now - behind for behind in (0, 1000)}
     outboxes = {behind: outbox_to(keeper, clock=clock) for behind, clock in clocks.items()}
 
-    def count(amount: int, bans: tuple[BanBegun, ...] = ()) -> None:
+    def count(amount: int, bans: tuple[CountedBan, ...] = ()) -> None:
         behind = draw.choice((0, 1000))
         begun = [ban._replace(began=ban.began - behind, until=ban.until - behind) for ban in bans]
         outboxes[behind].put(Counts({Check("login", "refused", "storage"): amount}, begun=begun))
@@ -30,7 +30,7 @@ def test_counts_and_bans_arrive_once_whatever_fails(seed: int, keeper: Keeper, r
 
     def begin_ban(key: str) -> None:
         ends[key] = keeper.now + draw.choice(LENGTHS)
-        count(1, (BanBegun(*KEYS[key], key, keeper.now, ends[key]),))
+        count(1, (CountedBan(*KEYS[key], key, keeper.now, ends[key]),))
 
     def send(*, fails: bool) -> None:
         keeper.error, keeper.loses_answers = StorageError("away") if fails else None, draw.random() < 0.5
