@@ -30,8 +30,7 @@ Boundaries = tuple[int, ...]
 """Microseconds since 1970, ascending; each is the end of one period and the begin of the next."""
 
 LATEST_DATE = 2**31 - 86_400
-"""POSIX time, a day before the end of the year 9999, the last of calendars, or of 2**31, where clocks of some systems
-end: each time zone has it."""
+"""POSIX time, a day before calendars end, so that each time zone has it: in 9999, or on some systems in 2038."""
 with suppress(OverflowError, OSError):
     LATEST_DATE = round(datetime.fromtimestamp(253_402_300_799 - 86_400, timezone.utc).timestamp())
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)

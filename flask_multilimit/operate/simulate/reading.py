@@ -113,7 +113,7 @@ class Logs:
 
 
 def _opened(path: str | Path) -> AbstractContextManager[io.BufferedReader]:
-    if str(path) == STANDARD_INPUT:
+    if str(path) == STANDARD_INPUT and sys.stdin is not None:  # it may have been closed
         given: Any = sys.stdin.buffer
         return nullcontext(given if isinstance(given, io.BufferedReader) else io.BufferedReader(given))
     try:

@@ -121,6 +121,13 @@ def test_standard_input_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seconds(logs) == [0, 1, 2]
 
 
+def test_standard_input_that_was_closed_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigurationError, match="^-: "):
+        seconds(read_logs("-"))
+
+
 def test_malformed_lines_are_counted_by_kind(log: Path) -> None:
     handshake = '203.0.113.7 - - [22/Nov/2026:00:00:03 +0000] "\\x16\\x03\\x01" 400 0 "-" "-"'
     no_time = line(1).replace("22/Nov", "99/Nov")
