@@ -124,7 +124,7 @@ def test_standard_input_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_standard_input_that_was_closed_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sys, "stdin", None)
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigurationError, match="^-: "):
+    with pytest.raises(ConfigurationError, match=r"^-: "):
         seconds(read_logs("-"))
 
 
