@@ -277,8 +277,9 @@ class Refusals:
         return self._sum_of(self._series_of(group)[-1], group)
 
     def first_in(self, bucket: int, group: Sequence[Refused]) -> float:
-        """When one of a ``group`` was first refused in a bucket that begins a series, to the second if known."""
-        known = (at for who in group for at in self.starts.get(who, ()) if bucket_at(at) == bucket)
+        """When one of a ``group`` was first refused in a bucket that begins a series, to the second if known: in this
+        bucket, or in the second before it, and counted after that."""
+        known = (at for who in group for at in self.starts.get(who, ()) if bucket_at(at) <= bucket <= bucket_at(at + 1))
         return min(known, default=float(bucket * BUCKET_SECONDS))
 
     def _totals(self, slices: int) -> Mapping[Refused, int]:

@@ -218,8 +218,8 @@ def test_rates_and_series_begin_with_the_first_of_several_workers_also_at_the_ed
         outbox.send()
     world.now = edge + 9
 
-    assert world.look().rate("search", "passed") == pytest.approx(80 / 9)
-    assert world.memory.refusals.latest([ADA]).since == edge
+    assert world.look().rate("search", "passed") == pytest.approx(80 / 9.8)
+    assert world.memory.refusals.latest([ADA]).since == pytest.approx(edge - 0.3)
 
 
 def test_long_outage_does_not_interrupt_a_series(world: World) -> None:

@@ -189,8 +189,7 @@ class Outbox:
         second ago; others were refused within that second, half of it ago on average."""
         recent = {who: at for who, at in self._refused.items() if now - at <= PAUSE_BUCKETS * BUCKET_SECONDS}
         self._refused = {**recent, **dict.fromkeys(refused, now)}
-        begin = bucket_at(now) * BUCKET_SECONDS  # readers look for it in the slice that has the counts
-        return [(who, max(begin, now - SECONDS / (1 if who == ANYBODY else 2))) for who in refused if who not in recent]
+        return [(who, now - (SECONDS if who == ANYBODY else SECONDS / 2)) for who in refused if who not in recent]
 
     def _after_fork_in_child(self) -> None:
         """Start with nothing: the parent sends what waits."""
