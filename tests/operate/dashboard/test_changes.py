@@ -563,7 +563,7 @@ def test_changes_are_rate_limited(ada: FlaskClient, monkeypatch: pytest.MonkeyPa
 # Outages
 
 
-@pytest.mark.parametrize("page", ["", "limits", "lists", "history", "subject?who=203.0.113.7", "change"])
+@pytest.mark.parametrize("page", ["", "limits", "lists", "history", "subject?who=203.0.113.7", "change", "what-if"])
 def test_pages_show_begin_and_effect_of_an_outage(server_binaries: dict[str, Binary], page: str) -> None:
     with Server(next(iter(server_binaries.values()))) as server:
         app = made(server.url, MULTILIMIT_WORKERS=3)
@@ -586,7 +586,7 @@ def test_pages_show_begin_and_effect_of_an_outage(server_binaries: dict[str, Bin
     assert ("Bans that limits started</h2><p>Not known." in found.text) == (page == "lists")
 
 
-@pytest.mark.parametrize("page", ["", "limits", "lists", "history", "subject?who=203.0.113.7", "change"])
+@pytest.mark.parametrize("page", ["", "limits", "lists", "history", "subject?who=203.0.113.7", "change", "what-if"])
 def test_pages_show_why_the_server_of_local_storage_cannot_start(tmp_path: Path, page: str) -> None:
     directory = tmp_path / "shared"
     app = made(f"local://{directory}", MULTILIMIT_WORKERS=1)
