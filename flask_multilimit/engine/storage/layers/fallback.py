@@ -168,8 +168,7 @@ class Fallback:
 
     def _standing_of_ban(self, hit: Hit) -> tuple[int, int, int]:
         """The standing of a ban now, by the storage's last answer."""
-        last = self._answers_by_key().get(hit.key)
-        if last is not None:
+        if (last := self._answers_by_key().get(hit.key)) is not None:
             remaining, retry_after, _ = _standing(last.decision, hit.key)
             left = last.at + retry_after - self.now()
             if retry_after and left > 0:
@@ -287,8 +286,7 @@ class Fallback:
 
     def _charge_known_usage(self, hit: Hit) -> None:
         """Charge units so that no more is left here than this process's share of what was left in the storage."""
-        last = self._answers_by_key().get(hit.key)
-        share = share_of(hit.rule, self.workers)
+        last, share = self._answers_by_key().get(hit.key), share_of(hit.rule, self.workers)
         if share is None:
             return
         remaining = full = hit.rule.quota.burst

@@ -428,6 +428,8 @@ def renew_in_child(client: Any) -> None:
             one._lock = RLock()
     if isinstance(client, Redis) and client.connection is not None:
         client.connection, client.single_connection_lock = None, RLock()
+    for sentinel in getattr(getattr(pool, "sentinel_manager", None), "sentinels", ()):
+        renew_in_child(sentinel)
 
 
 def disconnect_idle(client: Any) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import redis
+from redis.sentinel import Sentinel
 
 from engine.storage.layers.guard.workers import SECONDS, Workers, exit_code_of_child
 from flask_multilimit.engine import Limiter, MemoryStorage, forks
@@ -19,7 +20,8 @@ from flask_multilimit.engine.forks import LateLock, OncePerProcess, cached_prope
 from flask_multilimit.engine.storage.local.server import LocalServer
 from support.bench import hits
 from support.cluster import Cluster
-from support.servers import Server
+from support.sentinel import SERVICE, SentinelServer
+from support.servers import Binary, Server
 
 
 @pytest.fixture
@@ -275,6 +277,22 @@ def test_forked_child_is_not_blocked_by_a_client_of_a_cluster_that_another_threa
     thread.join(SECONDS)
     limiter.close()
     assert code == 0
+
+
+def test_forked_child_is_not_blocked_by_a_client_of_a_sentinel_that_another_thread_was_using(binary: Binary) -> None:
+    with Server(binary, tcp=True) as primary, SentinelServer(binary, primary.port, quorum=1) as server:
+        sentinel = Sentinel([("127.0.0.1", server.port)])  # type: ignore[no-untyped-call]
+        limiter = Limiter(sentinel.master_for(SERVICE))  # type: ignore[no-untyped-call]
+        thread, let_go = in_the_middle_of(sentinel.sentinels[0].connection_pool._lock)
+
+        def act() -> None:
+            assert limiter.check(hits()).decided_by == "storage"
+
+        code = exit_code_of_child(act)
+        let_go.set()
+        thread.join(SECONDS)
+        limiter.close()
+        assert code == 0
 
 
 @unannounced
