@@ -188,21 +188,19 @@ class ControlFollower:
     def _warn_of_missing_answer(self) -> None:
         self._reported_missing = True
         if self.known.stamp:
-            changed_at = instant(written_at(self.known.stamp) / 1000)
-            self._logger.warning(
-                "Rate limits: started while the storage is down: until it answers, this worker applies the copy on "
-                "disk, last changed %s (entries: %d)",
-                changed_at.isoformat(timespec="seconds"),
-                len(self._applied.entries),
-            )
+            changed_at = instant(written_at(self.known.stamp) / 1000).isoformat(timespec="seconds")
+            applied = f"the copy on disk, last changed {changed_at} (entries: {len(self._applied.entries)})"
         else:
-            self._logger.warning(
-                "Rate limits: started while the storage is down: until it answers, this worker applies no bans, "
-                "denials or other changes made at run time. %s",
+            applied = "no bans, denials or other changes made at run time. " + (
                 "Set MULTILIMIT_CONTROL_COPY to a file that keeps them for such a start"
                 if self._copy is None
-                else f"No worker has written a usable copy of them to {self._copy.path}",
+                else f"No worker has written a usable copy of them to {self._copy.path}"
             )
+        self._logger.warning(
+            "Rate limits: worker %d: started while the storage is down: until it answers, this worker applies %s",
+            os.getpid(),
+            applied,
+        )
 
     def _read_store(self) -> None:
         seen = self._unreadable[0] or self.known.stamp
@@ -245,7 +243,9 @@ class ControlFollower:
             return
         if ours.entries and not found.stamp:
             self._logger.warning(
-                "Rate limits: the control document was deleted: no change is in force any more (there were: %d)",
+                "Rate limits: worker %d: the control document was deleted: no change is in force any more (there "
+                "were: %d)",
+                os.getpid(),
                 len(ours.entries),
             )
         self._solve()
@@ -322,13 +322,13 @@ class ControlFollower:
         return True
 
     def _fail(
-        self, error: Exception, what: str = "cannot apply the newest control document; the previous one stays in force"
+        self, error: Exception, what: str = "cannot apply the newest control document; what is in force stays"
     ) -> None:
         before, self.problem = self.problem, error
         if str(error) == str(before):
             return
         own = None if isinstance(error, (StorageError, ConfigurationError)) else error
-        self._logger.error("Rate limits: %s: %s", what, with_remedy(error), error=own)
+        self._logger.error("Rate limits: worker %d: %s: %s", os.getpid(), what, with_remedy(error), error=own)
         self._report(error)
 
     def _follow(self) -> None:

@@ -66,6 +66,7 @@ def test_worker_without_a_copy_logs_once_that_no_change_is_in_force_and_what_to_
     (logged,) = [each for each in caplog.messages if "no bans, denials or other changes" in each]
     written = f"No worker has written a usable copy of them to {copy}"
     assert (written if is_set else "Set MULTILIMIT_CONTROL_COPY to a file") in logged
+    assert logged.startswith(f"Rate limits: worker {os.getpid()}: started while the storage is down: ")
 
 
 def test_worker_that_started_from_the_copy_takes_newer_changes_after_the_outage(own_server: Server, copy: Path) -> None:

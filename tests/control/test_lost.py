@@ -1,6 +1,7 @@
 """A server that restarts without its data gets the changes back from a process that still has them."""
 
 import logging
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -133,7 +134,8 @@ def test_deleted_document_stays_deleted_and_is_logged(
     own_server.client().flushall()
 
     until(lambda: not shop.denies())
-    assert "the control document was deleted: no change is in force any more (there were: 1)" in caplog.text
+    deleted = "the control document was deleted: no change is in force any more (there were: 1)"
+    assert f"Rate limits: worker {os.getpid()}: {deleted}" in caplog.text
     restart(own_server)
     shop.follower.ask()
     assert shop.control.entries() == ()
