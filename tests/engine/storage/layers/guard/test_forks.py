@@ -295,6 +295,20 @@ def test_forked_child_is_not_blocked_by_a_client_of_a_sentinel_that_another_thre
         assert code == 0
 
 
+def test_child_forked_in_an_outage_does_not_go_on_forgetting_its_keys_when_none_is_left(broken: Workers) -> None:
+    limiter = broken.limiter
+    limiter.check(hits())
+
+    def act() -> None:
+        broken.storage.error = None
+        broken.clock.advance(7200)
+        for _ in range(9):
+            limiter.check(hits())
+        assert not limiter._storage._outage.fallback._needs_sweep  # type: ignore[attr-defined]
+
+    assert exit_code_of_child(act) == 0
+
+
 @unannounced
 def test_child_forked_in_c_inherits_no_pending_charges(broken: Workers) -> None:
     limiter = broken.limiter
