@@ -216,7 +216,8 @@ class GuardedStorage:
         if self._outage.close_if_over():
             return self._ask(hits, check_id)
         check_id, answer, failures = check_id or uuid4(), None, self._breaker.failures
-        decision, on_shares = self._outage.decide(None, hits, self._limited_here(hits), charging=True, pending=False)
+        local = self._limited_here(hits)
+        decision, on_shares = self._outage.decide(check_id, hits, local, charging=True, pending=False)
         if not decision.allowed:
             return decision
         try:

@@ -320,7 +320,7 @@ class Outage:
         with self._lock:
             if answer is not None and answer.allowed:
                 self._keep_counted_twice(answer.check_id, on_shares)
-            else:
+            elif on_shares.check_id not in self.pending.admitted:  # not one that was admitted here before
                 self.fallback.settle(on_shares, {hit.key: 0 for hit in on_shares.hits})
 
     def settle(self, check_id: UUID, charges: Sequence[Charge]) -> bool:

@@ -516,6 +516,33 @@ def test_check_that_is_repeated_with_its_id_in_an_outage_is_charged_once(broken:
     assert [status.remaining for status in broken.storage.peek(plan).statuses] == [1, 0]
 
 
+@pytest.mark.parametrize("before", [True, False], ids=["admitted in the outage", "new"])
+def test_check_that_is_repeated_with_its_id_while_the_storage_comes_back_is_charged_once(
+    make: Callable[..., Workers], before: bool
+) -> None:
+    workers, plan, own = make(2, broken=True), hits("4/minute"), uuid4()
+    checks = [workers.limiter.check(plan, check_id=own) for _ in range(before)]
+    workers.half_open()
+
+    checks += [workers.limiter.check(plan, check_id=own) for _ in range(4)]
+    workers.mend()
+    checks += [workers.limiter.check(plan, check_id=own) for _ in range(4)]
+
+    assert all(each.allowed for each in checks)
+    assert workers.storage.peek(plan).remaining == 3
+
+
+def test_check_that_the_storage_refuses_when_it_is_repeated_after_an_outage_still_counts(broken: Workers) -> None:
+    plan, own = hits("2/minute"), uuid4()
+    assert broken.limiter.check(plan, check_id=own).allowed
+    broken.half_open()
+    broken.storage.check(hits("2/minute", cost=2))
+
+    assert not broken.limiter.check(plan, check_id=own).allowed
+    broken.storage.reset([plan[0].key])
+    assert broken.admitted(plan) == [1]
+
+
 @pytest.mark.parametrize("units", [0, 5])
 def test_check_that_is_repeated_in_an_outage_is_settled_in_the_storage_that_charged_it(
     workers: Workers, units: int

@@ -155,6 +155,7 @@ class Workers:
         until(lambda: all(not guard._outage.beat.running for guard in self._guards()))
 
     def close(self) -> None:
+        self.storage.takes_charges.set()
         for limiter in self.limiters:
             limiter.close()
 
