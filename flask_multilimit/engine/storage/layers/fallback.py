@@ -199,15 +199,17 @@ class Fallback:
             self._memory.settle(uuid4(), (Charge(Hit(hit.key, share, 0), 0, units),))
 
     def record_overtaken(self, answer: Decision) -> None:
-        """Record in an outage what the storage has charged by an ``answer`` that came after it had begun, unless the
-        last answers have just shown that."""
-        for hit, _, _ in answer.charges if self._down_since is not None else ():
-            share = None if hit.rule.holds_slots else share_of(hit.rule, self.workers)
-            if share is not None:
-                left = self._standing_here(hit.key, share)[0] - hit.cost
-                self._charge_known_usage(hit)
-                missing = max(self._standing_here(hit.key, share)[0] - left, 0)
-                self._memory.settle(uuid4(), (Charge(Hit(hit.key, share, 0), 0, missing),))
+        """Keep an ``answer``, unless that is done. In an outage, count what the storage has charged by it, as far as
+        the last answers do not show it now."""
+        shares = [(hit, share_of(hit.rule, self.workers)) for hit, _, _ in answer.charges if not hit.rule.holds_slots]
+        counted = [(hit, share, self._standing_here(hit.key, share)[0] - hit.cost) for hit, share in shares if share]
+        last = self._recent.get(memoized(answer.hits, joined_keys))
+        if last is None or last.decision is not answer:
+            self.remember(answer)
+        for hit, share, left in counted if self._down_since is not None else ():
+            self._charge_known_usage(hit)
+            missing = max(self._standing_here(hit.key, share)[0] - left, 0)
+            self._memory.settle(uuid4(), (Charge(Hit(hit.key, share, 0), 0, missing),))
 
     def _standing_here(self, key: str, share: Rule) -> Standing:
         return standing_of(self._memory.peek((Hit(key, share, 0),)).reply, 0)

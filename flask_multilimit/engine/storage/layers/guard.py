@@ -95,7 +95,8 @@ class GuardedStorage:
     def _remember(self, answer: Decision, failures: int) -> Decision:
         """Keep an ``answer``, so that an outage that begins from now on finds it; one that has begun since there were
         ``failures`` may not have."""
-        self._keep_answer(answer)
+        if failures == self._breaker.failures:
+            self._keep_answer(answer)
         if failures != self._breaker.failures:
             self._outage.record_overtaken(answer)
         return answer

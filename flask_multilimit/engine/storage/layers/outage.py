@@ -356,8 +356,8 @@ class Outage:
             self.fallback.record_excess(charges)
 
     def record_overtaken(self, answer: Decision) -> None:
-        """Record what the storage has charged by an ``answer`` that came after an outage had begun."""
-        with self._lock:
+        """Keep an ``answer`` that came after an outage had begun, and count what the storage has charged by it."""
+        with self._lock:  # so that no decision is made in between
             self.fallback.record_overtaken(answer)
 
     def release(self, slots: Sequence[Slot]) -> Sequence[Slot]:

@@ -1028,6 +1028,26 @@ def test_answer_that_is_being_kept_when_an_outage_begins_counts_in_it(algorithm:
     limiter.close()
 
 
+@pytest.mark.parametrize("algorithm", sorted(RATES))
+def test_answer_that_comes_while_another_check_is_decided_in_an_outage_counts_once(
+    workers: Workers, algorithm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limiter, plan = workers.limiter, hits(rule(algorithm, 3600, 6))
+    outage = workers._guards()[0]._outage
+    record, admitted = outage.record_overtaken, [limiter.check(plan).allowed]
+
+    def be_overtaken(answer: Decision) -> None:  # by a thread that takes the lock first
+        admitted.append(limiter.check(plan).allowed)
+        record(answer)
+
+    monkeypatch.setattr(outage, "record_overtaken", be_overtaken)
+    with check_that_is_late(workers, plan, charged=True, fails=False):
+        begin_outage(workers)
+    admitted += [True, *[limiter.check(plan).allowed for _ in range(8)]]
+
+    assert admitted == [True] * 6 + [False] * 5
+
+
 def test_late_failure_after_an_outage_is_charged_and_begins_no_new_outage(workers: Workers) -> None:
     limiter, storage, plan = workers.limiter, workers.storage, hits("10/minute")
     with check_that_is_late(workers, plan, charged=False):
