@@ -175,9 +175,8 @@ class Control:
         """Undo an entry, and return it. Raises :class:`ConfigurationError` if no entry has this id."""
         _check_texts(reason=reason, author=author)
         entry = self.entry(id)
-        self._write(
-            lambda document: document.without(self._entry_in(document, id)), _change("undo", entry, author, reason)
-        )
+        change = _change("undo", entry, author, reason)
+        self._write(lambda document: document.without(self._entry_in(document, id)), change)
         return entry
 
     def entry(self, id: str) -> Override | Listing:  # noqa: A002 - the entry's
@@ -324,6 +323,7 @@ class Control:
         return ControlConflict(Phrase(_DIFFERS, entry=entry))
 
     def _entry_in(self, document: Document, id_: str) -> Override | Listing:
+        """The entry with this id. Raises :class:`ControlConflict` if the history says who has replaced or undone it."""
         for entry in document.entries:
             if entry.id == id_:
                 return entry
@@ -333,10 +333,9 @@ class Control:
             made, author = changes[n]["entry"], changes[n]["author"]
             if last["id"] == id_ or last["replaces"].removesuffix(f" by {author}") == made:
                 raise ControlConflict(Phrase(_CHANGED, entry=made, **_texts_of(last)))
-        ids = ", ".join(each.id for each in document.entries[:20]) or "there are none"
-        raise ConfigurationError(
-            f"no entry has the id {brief(id_)}, or it was replaced or undone; those in force: {ids}"
-        )
+        known = ", ".join(each.id for each in document.entries[:20]) or "there are none"
+        none = f"no entry has the id {brief(id_)}, or it was replaced or undone; those in force: {known}"
+        raise ConfigurationError(none)
 
     def _make_entry(self, given: Mapping[str, Any], **terms: Unpack[Terms]) -> Override | Listing:
         """The entry that ``given`` describes. It is not in force yet."""

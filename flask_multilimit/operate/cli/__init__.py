@@ -57,8 +57,7 @@ def current_gate(*, alone: bool = False) -> AppGate:
     """The gate of the app, with the changes made while it runs; with ``alone``, it says if these are not known."""
     gate = gate_of(current_app)
     gate.applier.look()
-    follower = gate.applier.follower
-    if alone and gate.applier.enabled and follower.store.runs and not follower.known.read:
+    if alone and gate.applier.enabled and gate.applier.follower.store.runs and not gate.applier.follower.known.read:
         console.echo("The storage does not answer: changes made at run time are not known.", err=True)
     return gate
 
