@@ -251,8 +251,10 @@ class Fallback:
         """Forget ``keys``, also in the storage's answers so far. This may run at every login, so it does little."""
         self._memory.reset(keys)
         self._changes += 1
-        self._resets.update(dict.fromkeys(keys, self._changes))
-        while len(self._resets) > REMEMBERED:
+        for key in keys:
+            self._resets[key] = self._changes
+            self._resets.move_to_end(key)
+        while len(self._resets) > 2 * REMEMBERED:  # as many as the answers
             self._resets.popitem(last=False)
         self.gather_again()
 

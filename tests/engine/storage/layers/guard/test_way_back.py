@@ -793,6 +793,23 @@ def test_reset_takes_as_many_steps_with_many_clients_as_with_one(workers: Worker
     assert steps[2] == steps[1]
 
 
+def test_outage_knows_the_latest_resets_of_many_also_of_a_client_that_was_reset_long_before(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flask_multilimit.engine.storage.layers.fallback.REMEMBERED", 10)
+    plan = hits("1/minute", subject="eve")
+    workers.limiter.reset(plan)
+    for number in range(19):
+        workers.limiter.reset(hits("1/minute", subject=f"client{number}"))
+    assert workers.limiter.check(plan).allowed
+    workers.limiter.reset(plan)
+    workers.limiter.reset(hits("1/minute", subject="ada"))
+
+    begin_outage(workers)
+
+    assert workers.admitted(plan) == [1]
+
+
 def test_outage_after_a_reset_gives_no_fresh_quota_of_other_limits_of_the_same_checks(workers: Workers) -> None:
     own, slots, of_all = hits("5/minute"), FOUR, hits("9/minute", scope="site", subject="everyone")
     assert workers.admitted((*own, *slots, *of_all), 3) == [3]
