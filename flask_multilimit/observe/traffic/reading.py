@@ -200,12 +200,14 @@ SHARE_SECONDS = 300
 def top_shares(counts: Counts, *, bans: Container[tuple[str, str]], shared: str) -> dict[str, float]:
     """By endpoint, the share of the most refused subject in the refusals by rules. Refusals by lists and ``bans``
     (endpoint and name) do not count, nor do subjects of the type ``shared``, which stand for several clients."""
-    refused, most = Amounts[str](), Amounts[str]()
+    refused, most, clients = Amounts[str](), Amounts[str](), Amounts[tuple[str, str, str]]()
     for check, amount in counts.checks.items():
         refused[check.endpoint] += amount if check.outcome == "refused" else 0
     for who, amount in counts.refused.items():
         if who.type != shared and who.rule not in {DENY_LIST, BAN_LIST} and who[:2] not in bans:
-            most[who.endpoint] = max(most[who.endpoint], amount)
+            clients[who.endpoint, who.type, who.subject] += amount
+    for (endpoint, *_), amount in clients.items():
+        most[endpoint] = max(most[endpoint], amount)
     return {endpoint: min(most[endpoint] / amount, 1.0) for endpoint, amount in refused.items() if amount}
 
 

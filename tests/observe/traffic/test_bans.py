@@ -116,3 +116,17 @@ def test_top_share_ignores_bans_and_lists() -> None:
     )
 
     assert top_shares(counts, bans={("login", "ip-ban")}, shared="default") == {"login": 0.25}
+
+
+def test_top_share_counts_all_rules_that_refuse_a_client() -> None:
+    """A refusal counts under the rule with the longest window, so that of one client changes from time to time."""
+    counts = Counts(
+        {Check("login", "refused", "storage"): 10},
+        refused={
+            Refused("login", "ip-60s", "ip", "203.0.113.7"): 5,
+            Refused("login", "ip-3600s", "ip", "203.0.113.7"): 4,
+            Refused("login", "ip-60s", "ip", "203.0.113.8"): 1,
+        },
+    )
+
+    assert top_shares(counts, bans=(), shared="default") == {"login": 0.9}
