@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -12,17 +12,10 @@ from ..engine.hits import OnStorageError
 from ..engine.keys import stem_of
 from ..engine.storage.layers.outage import probes_like
 from ..engine.storage.redis.failures import FAILURES
+from ..engine.text import Phrase
 from ..serve.gate import AppGate
 from .text import plural
 from .values import Described
-
-MEANWHILE: Mapping[OnStorageError, str] = {
-    "local": "Meanwhile, unless a limiter says otherwise, each worker admits 1/{workers} of a limit; one "
-    "below {workers} admits nobody.",
-    "allow": "Meanwhile, unless a limiter says otherwise, no limit refuses anybody.",
-    "deny": "Meanwhile, unless a limiter says otherwise, every limited request is refused with 503.",
-    "raise": "Meanwhile, unless a limiter says otherwise, every limited request fails with an error.",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +33,7 @@ class StorageState(Described):
     """``null`` if it is not known: no check of this process has failed."""
     error: str = ""
     meanwhile: str = ""
-    """What clients get whenever it is down; ``{workers}`` stands for their number."""
+    """What clients get whenever it is down."""
     milliseconds: float | None = None
     """The time that its last answer took; ``null`` if it did not answer, or was not asked."""
     remark: str = ""
@@ -76,7 +69,7 @@ def storage_state(gate: AppGate) -> StorageState:
         guarded=True,
         state=health.state,
         since=health.since,
-        meanwhile=MEANWHILE[gate.settings.on_storage_error],
+        meanwhile=_meanwhile(gate.settings.on_storage_error, health.workers.count),
         error=with_remedy(health.error) if health.error is not None and health.state == "failed" else "",
         breaker=health.breaker,
         fallback_keys=health.fallback_keys,
@@ -86,6 +79,18 @@ def storage_state(gate: AppGate) -> StorageState:
         workers_source=health.workers.source,
         workers_certain=health.workers.certain,
     )
+
+
+def _meanwhile(policy: OnStorageError, workers: int) -> Phrase:
+    sentences = {
+        "local": "Meanwhile, unless a limiter says otherwise, each worker admits 1/{workers} of a limit; one "
+        "below {workers} admits nobody.",
+        "alone": "Meanwhile, unless a limiter says otherwise, the only worker admits each limit in full.",
+        "allow": "Meanwhile, unless a limiter says otherwise, no limit refuses anybody.",
+        "deny": "Meanwhile, unless a limiter says otherwise, every limited request is refused with 503.",
+        "raise": "Meanwhile, unless a limiter says otherwise, every limited request fails with an error.",
+    }
+    return Phrase(sentences["alone" if policy == "local" and workers == 1 else policy], workers=workers)
 
 
 KINDS = (Rule(1, 1), Rule(1, 1, algorithm="fixed_window"))

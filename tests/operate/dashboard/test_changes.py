@@ -563,6 +563,22 @@ def test_changes_are_rate_limited(ada: FlaskClient, monkeypatch: pytest.MonkeyPa
 # Outages
 
 
+@pytest.mark.parametrize(
+    ("workers", "meanwhile"),
+    [(1, "the only worker admits each limit in full."), (3, "admits 1/3 of a limit; one below 3 admits nobody.")],
+)
+def test_pages_and_api_say_what_clients_get_in_an_outage(
+    server_binaries: dict[str, Binary], workers: int, meanwhile: str
+) -> None:
+    with Server(next(iter(server_binaries.values()))) as server:
+        app = made(server.url, MULTILIMIT_WORKERS=workers)
+        app.test_client().get("/show")
+    ada = browser_of("ada", app)
+
+    assert ada.get(f"{ROOT}api/now").get_json()["storage"]["meanwhile"].endswith(meanwhile)
+    assert meanwhile in ada.get(ROOT).text
+
+
 @pytest.mark.parametrize("page", ["", "limits", "lists", "history", "subject?who=203.0.113.7", "change", "what-if"])
 def test_pages_show_begin_and_effect_of_an_outage(server_binaries: dict[str, Binary], page: str) -> None:
     with Server(next(iter(server_binaries.values()))) as server:

@@ -18,7 +18,7 @@ from flask_multilimit import IP, Ban, Rule, rate_limiter
 from flask_multilimit.control.store import LISTING_KINDS
 from flask_multilimit.engine import rules
 from flask_multilimit.engine.storage.layers import health as storage_health
-from flask_multilimit.insight import health, impact, past, standing
+from flask_multilimit.insight import impact, past, standing
 from flask_multilimit.operate import dashboard, usage
 from flask_multilimit.operate.blueprints import LANGUAGES, translated
 from flask_multilimit.operate.dashboard import whatif
@@ -176,7 +176,7 @@ def test_usage_catalogue_has_exactly_the_texts_of_its_page() -> None:
 def test_every_translation_is_used() -> None:
     written = {text for template in TEMPLATES for text in texts_in(template)} | set(sentences_in_constants())
     source = "".join(path.read_text(encoding="utf-8") for path in FOLDER.glob("*.py"))
-    named = written | phrases() | UNITS | set(rules.UNITS) | WORKERS_FOUND_BY | set(health.MEANWHILE.values())
+    named = written | phrases() | UNITS | set(rules.UNITS) | WORKERS_FOUND_BY
     assert [text for text in CHINESE if text not in named and text.partition(":")[0] not in source] == []
 
 
