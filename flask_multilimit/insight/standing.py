@@ -498,11 +498,12 @@ def _retry_after(listed: ListStanding | None, waits: list[float]) -> float | Non
 ALLOWED = "passes everywhere: allowed by {where}"
 BANNED_BY_HAND = "refused everywhere with {status}: banned by {where}, for {time}"
 DENIED = "refused everywhere with {status}: denied by {where}{lasts}"
-BANNED = "refused at {where}: banned by {rule} until {until}{again}{refusals}"
+BANNED = "refused at {where}: banned by {rule} until {until}{again}{longer}{refusals}"
 REFUSED = "refused at {where} by {rule}, for {time}{refusals}"
 SINCE = "; refusals since {time}: {n}"
 MORE = "{where} (and {n} more)"
 AGAIN = ", ban {n} in a row"
+LONGER = ", and refused by {rule} for {time}"
 PERMANENTLY = ", permanently"
 LASTS = ", for {time}"
 WAITS = "refused at {where} by {rule}, until a slot is free"
@@ -539,8 +540,8 @@ def _verdicts(
     of_limits = [_verdict_of_limits(refused, refusals, now)] if refused else []
     yield from (each for each in of_limits if each[0] == "banned")
     for ban in elsewhere.bans:
-        until = local_time(ban.ended)
-        yield "banned", Phrase(BANNED, where=ban.endpoint, rule=ban.by, until=until, again="", refusals=refusals)
+        ends = {"until": local_time(ban.ended), "again": "", "longer": ""}
+        yield "banned", Phrase(BANNED, where=ban.endpoint, rule=ban.by, refusals=refusals, **ends)
     yield from of_limits
     if problem:
         yield "unknown", Phrase(UNKNOWN)
@@ -599,16 +600,18 @@ def _verdict_of_limits(refused: list[RequestStanding], refusals: str, now: float
     first = refused[0]
     where = _first_and_more(each.endpoint for each in refused)
     bans = [each for each in first.bans if each.refuses]
-    if bans:
-        ban = max(bans, key=lambda each: each.retry_after or 0.0)
+    ban = max(bans, key=lambda each: each.retry_after or 0.0, default=None)
+    left = 0.0 if ban is None else ban.retry_after or 0.0
+    waits = {each.name: each.retry_after for each in first.rules if not each.allowed and not each.shadow}
+    names = ", ".join(name for name, wait in waits.items() if wait is None or wait > left)
+    time = duration(first.retry_after)
+    if ban is not None:
+        longer = Phrase(LONGER, rule=names, time=time) if names and first.retry_after is not None else ""
         again = Phrase(AGAIN, n=ban.level + 1) if ban.level else ""
-        until = local_time(now + (ban.retry_after or 0.0))
-        return "banned", Phrase(BANNED, where=where, rule=ban.name, until=until, again=again, refusals=refusals)
-    rules = [each for each in first.rules if not each.allowed and not each.shadow]
-    names = ", ".join(each.name for each in rules)
+        ends = {"until": local_time(now + left), "again": again, "longer": longer}
+        return "banned", Phrase(BANNED, where=where, rule=ban.name, refusals=refusals, **ends)
     if first.retry_after is not None:
-        wait = duration(first.retry_after)
-        return "refused", Phrase(REFUSED, where=where, rule=names, time=wait, refusals=refusals)
+        return "refused", Phrase(REFUSED, where=where, rule=names, time=time, refusals=refusals)
     return "refused", Phrase(WAITS if first.waits_for_slot else HOPELESS, where=where, rule=names)
 
 

@@ -101,6 +101,16 @@ def test_why_names_a_ban_by_a_limiter_and_unban_lifts_it(app: Flask, path: str) 
     assert statuses(app, path, environ_base=CLIENT) == [passes]
 
 
+@pytest.mark.parametrize(("rules", "longer"), [("1/minute", ""), ("1/day", ", and refused by ip-86400s for 24 h")])
+def test_why_names_limits_that_refuse_a_banned_client_longer_than_the_ban(app: Flask, rules: str, longer: str) -> None:
+    app.add_url_rule("/sale", "sale", rate_limiter(type=IP, rules=rules, ban=BAN)(view()))
+    assert statuses(app, *["/sale"] * 3, environ_base=CLIENT) == [200, 429, 429]
+
+    verdict = why(app, "203.0.113.7").verdict
+
+    assert re.fullmatch(rf".* until ([-\d]{{10}} )?[\d:]{{8}} [^ ,;]+{longer}", verdict)
+
+
 @pytest.mark.parametrize("command", ["CONFIG SET maxmemory 1mb", "ACL SETUSER default -zadd", "REPLICAOF 127.0.0.1 1"])
 def test_why_says_that_workers_decide_alone_while_the_server_answers_and_cannot_be_charged(
     command: str, server_binaries: dict[str, Binary]
