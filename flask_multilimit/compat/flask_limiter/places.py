@@ -150,7 +150,7 @@ class Place:
     @property
     def is_free(self) -> bool:
         """Whether nothing is limited here."""
-        return self.fixed is not None and not self.fixed.limits and not self.meta_limits
+        return self.fixed is not None and not self.fixed.limits and (self.spared or not self.meta_limits)
 
     def resolve(self) -> Resolved:
         return self.fixed or self._resolve()
@@ -274,7 +274,7 @@ class Places:
         own = self._registry.exempt_blueprints.get(blueprint.name, ExemptionScope.NONE)
         scope |= own & ~ExemptionScope.ANCESTORS
         if any(each.__module__.startswith("flask_multilimit.") for each in type(blueprint).__mro__):
-            scope |= KEEPING_OWN  # the dashboard or the page for customers; to import them here takes too long
+            scope |= KEEPING_OWN | ExemptionScope.META  # dashboard and page for customers: slow to import here
         for flags in self._exempting_ancestors(at.blueprint).values():
             scope |= flags
         return scope
