@@ -134,11 +134,11 @@ def _by_limiters(gate: AppGate) -> list[BanInForce]:
 
 
 def _elsewhere(gate: AppGate, begun: RecentBans | None) -> Iterator[tuple[CountedBan, KeyParts, float]]:
-    """The bans in force by limiters of functions and checks, and in how many seconds each ends. They come from traffic,
-    because no plan knows these limiters."""
+    """The bans in force by limiters of functions, checks and other extensions, and in how many seconds each ends. They
+    come from traffic, because no plan knows these limiters."""
     if begun is None:
         return
-    places, declared = scopes_of_endpoints(gate.app), rules_by_keys(gate)
+    places, declared = scopes_of_endpoints(gate.app, gate.listings), rules_by_keys(gate)
     for ban in begun.latest.values():
         parts, ends_in = parts_of_key(ban.key), ban.until - begun.at
         if ends_in <= 0 or parts is None or ban.endpoint in places:

@@ -615,7 +615,7 @@ def _refusing(gate: AppGate, begun: RecentBans) -> RecentBans:
     nobody meanwhile."""
     limiters = (each for each in gate.plans.all_limiters() if not each.declaration.shadow)
     rules = {keys for each in limiters for keys in each.rules_by_keys}
-    places = scopes_of_endpoints(gate.app)
+    places = scopes_of_endpoints(gate.app, gate.listings)
 
     def refuses(ban: CountedBan) -> bool:
         parts = parts_of_key(ban.key)

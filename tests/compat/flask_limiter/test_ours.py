@@ -19,9 +19,12 @@ from flask_multilimit.compat.flask_limiter import ExemptionScope, Limiter, RateL
 from flask_multilimit.compat.flask_limiter.places import Places
 from flask_multilimit.control import NeedsForce
 from flask_multilimit.dashboard import Dashboard
+from flask_multilimit.insight.bans import unban
+from flask_multilimit.insight.clients import client_from
+from flask_multilimit.serve.gate import gate_of
 from flask_multilimit.signals import Event, limit_event, limits_checked, request_rejected, subject_banned
 from flask_multilimit.usage import Usage
-from support.asking import commands
+from support.asking import commands, pass_a_second
 from support.changes import control_of
 from support.servers import Server
 
@@ -785,6 +788,37 @@ def test_override_that_gives_rules_to_a_meta_limit_is_logged_and_ignored(
 
     assert codes(meta_limited, 3) + codes(meta_limited, 1, "/free") == [200, 429, 429, 429]
     assert "meta-2 is a ban without rules; give times, shadow or off" in caplog.text
+
+
+def test_dashboard_is_open_to_an_address_that_a_meta_limit_bans_and_counts_no_traffic(meta_limited: Flask) -> None:
+    meta_limited.register_blueprint(Dashboard(meta_limited.extensions["multilimit"], authorize=lambda: "ann"))
+    assert codes(meta_limited, 4) == [200, 429, 429, 429]
+    events: list[Event] = []
+
+    with limit_event.connected_to(lambda _, event: events.append(event), meta_limited):
+        assert codes(meta_limited, 1, "/multilimit/") == [200]
+
+    assert events == []
+
+
+def test_bans_by_meta_limits_are_listed_and_lifted(meta_limited: Flask) -> None:
+    meta_limited.register_blueprint(Dashboard(meta_limited.extensions["multilimit"], authorize=lambda: "ann"))
+    assert codes(meta_limited, 4) == [200, 429, 429, 429]
+    pass_a_second(meta_limited)
+
+    def of_api(name: str) -> Any:
+        return meta_limited.test_client().get(f"/multilimit/api/{name}").json
+
+    assert [(each["who"], each["by"], each["endpoint"]) for each in of_api("bans")] == [
+        ("meta-2:127.0.0.1", "meta-2-ban", "index")
+    ]
+    assert of_api("now")["bans_in_force"] == [{"endpoint": "index", "rule": "meta-2-ban", "amount": 1}]
+    found = of_api("subject?who=meta-2:127.0.0.1")["found"]
+    assert (found["state"], found["lift"][0]) == ("banned", "flask multilimit unban meta-2:127.0.0.1")
+    gate = gate_of(meta_limited)
+    with meta_limited.app_context():
+        unban(gate, client_from(gate, found["who"]))
+    assert (of_api("bans"), codes(meta_limited, 1, "/free")) == ([], [200])
 
 
 def test_meta_limit_sends_the_ban_signal_when_it_begins(meta_limited: Flask) -> None:
