@@ -8,7 +8,7 @@ import re
 import time
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from threading import RLock
@@ -316,7 +316,7 @@ class TrafficMemory:
         self._reader = reader
         self._clock = clock
         self._lock = RLock()
-        self._rings: dict[tuple[str, ...], array[int]] = {}
+        self.rings: dict[tuple[str, ...], array[int]] = {}
         """An amount for each slice of an hour, by name, if one of them is not 0."""
         self._names: list[list[tuple[str, ...]]] = [[] for _ in range(SLICES)]
         """The names of the amounts in each slice."""
@@ -362,15 +362,11 @@ class TrafficMemory:
 
     def series(self, *name: str, slices: int = SLICES) -> Sequence[int]:
         """One amount per slice of ten seconds, the oldest first. The last slice is not over yet."""
-        ring = self._rings.get(name)
+        ring = self.rings.get(name)
         if ring is None:
             return (0,) * slices
         split = (self.last + 1) % SLICES
         return (ring[split:] + ring[:split])[SLICES - slices :]
-
-    def names(self) -> Iterable[tuple[str, ...]]:
-        """The names of all amounts that are not 0."""
-        return self._rings
 
     def rate(self, *name: str) -> float:
         """The rate per second over about the last minute, or since the first check of the hour."""
@@ -406,25 +402,23 @@ class TrafficMemory:
         self.first = self.refusals.first_in(min(self._with_checks, default=0), [ANYBODY])
 
     def _store(self, bucket: int, counts: Counts) -> None:
-        self._put(bucket, _amounts_of(counts))
+        """Let ``counts`` replace what was known about this bucket and the one an hour before it."""
         self.refusals.slices[bucket] = counts.refused
         self._with_checks.discard(bucket)
         if counts.checks:
             self._with_checks.add(bucket)
-
-    def _put(self, bucket: int, amounts: Mapping[tuple[str, ...], int]) -> None:
-        """Let ``amounts`` replace what was known about this bucket and the one an hour before it."""
+        amounts = _amounts_of(counts)
         place = bucket % SLICES
         before, self._names[place] = self._names[place], list(amounts)
         for name in before:
-            self._rings[name][place] = 0
+            self.rings[name][place] = 0
         for name, amount in amounts.items():
-            if name not in self._rings:
-                self._rings[name] = array("Q", bytes(8 * SLICES))
-            self._rings[name][place] = amount
+            if name not in self.rings:
+                self.rings[name] = array("Q", bytes(8 * SLICES))
+            self.rings[name][place] = amount
         for name in before:
-            if not any(self._rings[name]):
-                del self._rings[name]
+            if not any(self.rings[name]):
+                del self.rings[name]
 
 
 def _amounts_of(counts: Counts) -> dict[tuple[str, ...], int]:
@@ -556,7 +550,7 @@ def _traffic(memory: TrafficMemory, endpoint: str, slices: int) -> EndpointTraff
 
 def _amounts_by_endpoint(memory: TrafficMemory, slices: int) -> dict[str, dict[str, int]]:
     found: dict[str, dict[str, int]] = {}
-    for name in memory.names():
+    for name in memory.rings:
         if len(name) == 2 and (amount := memory.total(*name, slices=slices)):
             found.setdefault(name[0], {})[name[1]] = amount
     return found
@@ -572,7 +566,7 @@ _BY_WEIGHT: tuple[Curve, ...] = ("refused", "banned", "unanswered", "near", "pas
 
 
 def _rules(memory: TrafficMemory, endpoint: str | None, slices: int) -> tuple[RuleTraffic, ...]:
-    names = {name[:2] for name in memory.names() if len(name) == 3 and endpoint in {None, name[0]}}
+    names = {name[:2] for name in memory.rings if len(name) == 3 and endpoint in {None, name[0]}}
     found = [rule_traffic(memory, *name, slices=slices) for name in names]
     counted = [each for each in found if each.refuses or each.near or each.shadows or each.bans]
     counted.sort(key=lambda each: (-each.refuses, -each.near, -each.shadows, each.endpoint, each.rule))

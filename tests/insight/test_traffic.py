@@ -99,7 +99,7 @@ def test_memory_shows_what_the_storage_has_whatever_its_clock_does_between_looks
         with TrafficMemory(reader).looking(patient=True) as anew:
             assert known.series("search", "passed") == anew.series("search", "passed")
             assert known.refusals.most(10) == anew.refusals.most(10)
-            assert dict.fromkeys(known.names()) == dict.fromkeys(anew.names())
+            assert dict.fromkeys(known.rings) == dict.fromkeys(anew.rings)
         slices = world.reader.read().slices
         assert [sum(each.checks.values()) for each in slices] == [
             sum(each.checks.values()) for each in reader.read().slices

@@ -6,6 +6,7 @@ import math
 import os
 import time
 from collections import Counter as Amounts
+from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
@@ -200,15 +201,14 @@ SHARE_SECONDS = 300
 def top_shares(counts: Counts, *, bans: Container[tuple[str, str]], shared: str) -> dict[str, float]:
     """By endpoint, the share of the most refused subject in the refusals by rules. Refusals by lists and ``bans``
     (endpoint and name) do not count, nor do subjects of the type ``shared``, which stand for several clients."""
-    refused, most, clients = Amounts[str](), Amounts[str](), Amounts[tuple[str, str, str]]()
+    refused, clients = Amounts[str](), defaultdict[str, Amounts[tuple[str, str]]](Amounts)
     for check, amount in counts.checks.items():
         refused[check.endpoint] += amount if check.outcome == "refused" else 0
     for who, amount in counts.refused.items():
         if who.type != shared and who.rule not in {DENY_LIST, BAN_LIST} and who[:2] not in bans:
-            clients[who.endpoint, who.type, who.subject] += amount
-    for (endpoint, *_), amount in clients.items():
-        most[endpoint] = max(most[endpoint], amount)
-    return {endpoint: min(most[endpoint] / amount, 1.0) for endpoint, amount in refused.items() if amount}
+            clients[who.endpoint][who.type, who.subject] += amount
+    most = {endpoint: max(amounts.values()) for endpoint, amounts in clients.items()}
+    return {endpoint: min(most.get(endpoint, 0) / amount, 1.0) for endpoint, amount in refused.items() if amount}
 
 
 class TrafficWatch:
