@@ -176,12 +176,8 @@ def _subjects_of(gate: AppGate, keys: Iterable[KeyParts]) -> dict[KeyParts, Subj
             known = memory.refusals.by_client(
                 len(hidden), lambda who: (who.type, escape_subject(who.subject)) in hidden
             )
-        values = {(who.type, escape_subject(who.subject)): who.subject for ((who, _), *_) in known}
-        found |= {
-            parts: Subject(parts.type, values[parts.type, parts.subject])
-            for parts in found
-            if (parts.type, parts.subject) in values
-        }
+        subjects = {(who.type, escape_subject(who.subject)): Subject(who.type, who.subject) for ((who, _), *_) in known}
+        found |= {parts: subject for parts in found if (subject := subjects.get((parts.type, parts.subject)))}
     return found
 
 

@@ -354,8 +354,8 @@ class TrafficMemory:
             bucket -= 1
         return max(self.at - max((bucket + 1) * BUCKET_SECONDS, self.first), 1.0)
 
-    def is_complete(self, slices: int = SLICES) -> bool:
-        return all(self.last - back in self._known for back in range(slices))
+    def is_complete(self) -> bool:
+        return all(self.last - back in self._known for back in range(SLICES))
 
     def total(self, *name: str, slices: int = SLICES) -> int:
         return sum(self.series(*name, slices=slices))
@@ -530,7 +530,6 @@ def _with_numbers(found: Now, gate: AppGate, memory: TrafficMemory, page: int, s
         found,
         at=memory.at,
         seconds=memory.seconds(slices),
-        complete=memory.is_complete(slices),
         totals=of_all.amounts,
         series=of_all.series,
         last=memory.last,
