@@ -19,13 +19,12 @@ from ..engine.storage import Inspectable
 from ..engine.text import Phrase, quoted
 from ..observe.traffic import RecentBans, reader_of
 from ..observe.traffic.counts import CountedBan, encodable
-from ..plan.sources import scopes_of_endpoints
 from ..serve.gate import AppGate
 from .clients import Client, hits_of_client
 from .keys import keys_of, peek_many, prefixes_of, rules_by_keys, stored_keys, subject_in
 from .limits import ListedLimiter
 from .text import shown_subject
-from .traffic import TrafficMemory, memory_of, why_not_counted
+from .traffic import TrafficMemory, memory_of, refusing, why_not_counted
 from .values import Described
 
 MOST_BAN_KEYS = 10_000
@@ -138,13 +137,11 @@ def _elsewhere(gate: AppGate, begun: RecentBans | None) -> Iterator[tuple[Counte
     come from traffic, because no plan knows these limiters."""
     if begun is None:
         return
-    places, declared = scopes_of_endpoints(gate.app, gate.listings), rules_by_keys(gate)
-    for ban in begun.latest.values():
+    declared = rules_by_keys(gate)
+    for ban in refusing(gate, begun).latest.values():
         parts, ends_in = parts_of_key(ban.key), ban.until - begun.at
-        if ends_in <= 0 or parts is None or ban.endpoint in places:
-            continue
-        if (parts.stem, parts.type, parts.rule) not in declared:  # a function may share the ban of an endpoint
-            yield ban, parts, ends_in
+        if ends_in > 0 and parts is not None and (parts.stem, parts.type, parts.rule) not in declared:
+            yield ban, parts, ends_in  # a function may share the ban of an endpoint, which is declared
 
 
 def bans_begun(memory: TrafficMemory, client: Client) -> Iterator[BegunBan]:

@@ -598,22 +598,24 @@ def _client(gate: AppGate, memory: TrafficMemory, rules: Sequence[tuple[Refused,
 
 def _bans(gate: AppGate, begun: RecentBans | None, endpoint: str | None) -> tuple[BansBegunInForce, ...]:
     """The most frequent first."""
-    held = {} if begun is None or not begun.begun else _refusing(gate, begun).in_force()
+    held = {} if begun is None or not begun.begun else refusing(gate, begun).in_force()
     found = [BansBegunInForce(*name, amount) for name, amount in held.items() if endpoint in {None, name[0]}]
     return tuple(sorted(found, key=lambda each: (-each.amount, each.endpoint, each.rule)))
 
 
-def _refusing(gate: AppGate, begun: RecentBans) -> RecentBans:
-    """Without the bans at endpoints where a change has switched off their limiter, or made it a shadow: they refuse
-    nobody meanwhile."""
+def refusing(gate: AppGate, begun: RecentBans) -> RecentBans:
+    """Without the bans of limiters that a change has switched off, or made a shadow: they refuse nobody meanwhile."""
     limiters = (each for each in gate.plans.all_limiters() if not each.declaration.shadow)
     rules = {keys for each in limiters for keys in each.rules_by_keys}
     places = scopes_of_endpoints(gate.app, gate.listings)
 
     def refuses(ban: CountedBan) -> bool:
         parts = parts_of_key(ban.key)
-        if ban.endpoint not in places or parts is None:
+        if parts is None or (parts.stem, parts.type, parts.rule) in rules:
             return True
-        return (parts.stem, parts.type, parts.rule) in rules
+        changes = gate.plans.overrides.at(ban.endpoint).changes
+        of_all = [each for each in changes if not each.rule and each.limiter in {None, parts.type}]
+        shadows = [each.shadow for each in of_all if each.shadow is not None]
+        return ban.endpoint not in places and not any(each.off for each in of_all) and True not in shadows[-1:]
 
     return begun._replace(begun=list(filter(refuses, begun.begun)))

@@ -378,6 +378,34 @@ def test_bans_of_limited_functions_and_checks_are_listed_and_lifted() -> None:
     assert why(app, "203.0.113.7").elsewhere == ()
 
 
+@pytest.mark.parametrize(
+    ("changes", "refused"),
+    [
+        ([{"off": True}], False),
+        ([{"shadow": True, "limiter": "ip"}], False),
+        ([{"shadow": True}, {"shadow": False}], True),
+        ([{"off": True, "limiter": "user"}], True),
+        ([{"times": 2.0}], True),
+    ],
+    ids=str,
+)
+def test_bans_of_functions_are_listed_while_a_change_lets_them_refuse(
+    changes: list[dict[str, Any]], refused: bool
+) -> None:
+    app = app_with_a_service(BAN)
+    counted(app, *["/mail"] * 3)
+    for each, place in zip(changes, ("*", SEND), strict=False):
+        control_of(app).override(place, **each, lasting=True, force=True)
+
+    with app.app_context():
+        listed = [(each.endpoint, each.by) for each in bans(gate_of(app))]
+
+    held = [(SEND, "ip-ban")] if refused else []
+    assert listed == [(each.endpoint, each.rule) for each in now(gate_of(app)).bans_in_force] == held
+    assert (why(app, "203.0.113.7").state == "banned") == refused
+    assert statuses(app, "/mail", environ_base=CLIENT) == [429 if refused else 200]
+
+
 @pytest.mark.parametrize("ahead", [-86_400, 86_400])
 def test_bans_are_shown_by_the_clock_of_the_server(server: Server, monkeypatch: pytest.MonkeyPatch, ahead: int) -> None:
     app = app_with_a_service(BAN, server.url)
