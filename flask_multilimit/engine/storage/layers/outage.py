@@ -298,7 +298,8 @@ class Outage:
             if pending and on_shares is not None and on_shares.charges:
                 admitted = Admitted(without_bans(local), on_shares, may_be_charged=check_id is not None)
                 self.pending.keep(decision.check_id, admitted)
-        self._recover_if_pending()
+        if self.pending:  # perhaps after the recovery had ended
+            self.recover()
         return decision, on_shares
 
     def refund_later(self, check_id: UUID, hits: tuple[Hit, ...]) -> None:
@@ -306,11 +307,6 @@ class Outage:
         if charges := repeatable([Charge(hit, 0) for hit in hits if hit.cost]):
             with self._lock:
                 self.pending.keep_settlement(check_id.bytes, charges)
-            self._recover_if_pending()
-
-    def _recover_if_pending(self) -> None:
-        """Recover again if anything became pending after the recovery had ended."""
-        if self.pending:
             self.recover()
 
     def confirm(self, on_shares: Decision | None, answer: Decision | None) -> None:
