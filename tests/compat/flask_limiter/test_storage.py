@@ -75,6 +75,7 @@ def test_storage_options_configure_a_cluster_client(app: Flask, shared_cluster: 
     app.get("/")(limiter.limit("1/hour", scope=uuid4().hex)(lambda: "ok"))
 
     assert [app.test_client().get("/").status_code for _ in range(2)] == [200, 429]
+    app.extensions["multilimit"].close()
 
 
 def test_storage_options_of_local_storage_are_an_error() -> None:
