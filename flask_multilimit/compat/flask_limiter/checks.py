@@ -15,7 +15,7 @@ from flask_multilimit.engine import Hit, Hits, RuleStatus
 
 from .declared import KeyFunction, MetaLimit, RuntimeLimit
 from .items import RateLimitItem
-from .places import Place
+from .places import LimitsIn, Place
 from .storage import Strategy, Terms, WindowStats, hit_for
 
 
@@ -90,9 +90,14 @@ def _add(hits: dict[str, Hit], hit: Hit) -> str:
 
 
 def applied_limits(
-    place: Place, limits: Iterable[RuntimeLimit], key_of: Callable[[KeyFunction], str], prefix: str
+    place: Place,
+    limits: Iterable[RuntimeLimit],
+    key_of: Callable[[KeyFunction], str],
+    prefix: str,
+    limits_in: LimitsIn,
 ) -> tuple[AppliedLimits, AppliedLimits]:
-    """Those of ``limits`` that apply to a request, and the meta limits. ``key_of`` returns keys of the client."""
+    """Those of ``limits`` that apply to a request, and the meta limits. ``key_of`` returns keys of the client, and
+    ``limits_in`` the limits of a declaration."""
     endpoint, _, method = place.destination
 
     def apply(limit: RuntimeLimit, *prefixes: str) -> AppliedLimit:
@@ -100,7 +105,8 @@ def applied_limits(
         return AppliedLimit(limit, identifiers, limit.deduction_amount)
 
     def metas_of(declared: Iterable[MetaLimit], watched: tuple[RuntimeLimit, ...] | None) -> list[AppliedLimit]:
-        return [apply(each)._replace(watched=watched) for each in chain(*declared) if not each.is_exempt]
+        applying = chain(*map(limits_in, declared))
+        return [apply(each)._replace(watched=watched) for each in applying if not each.is_exempt]
 
     found, metas = list[AppliedLimit](), metas_of(place.meta_limits, None)
     for limit in limits:

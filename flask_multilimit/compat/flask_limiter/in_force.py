@@ -18,7 +18,7 @@ from flask_multilimit.engine.text import SafeLogger
 
 from .checks import Answer, AppliedLimit, Progress, Question, RequestLimit, applied_limits, key_of_client
 from .constants import HeaderNames
-from .declared import KeyFunction, Reaction, RuntimeLimit
+from .declared import KeyFunction, Limit, Reaction, RuntimeLimit
 from .errors import RateLimitExceeded
 from .places import Place, Places, Registry, Resolved
 from .settings import Options, Settings
@@ -125,7 +125,7 @@ class InForce:
             self._logger.exception("Failed to rate limit. Swallowing error")
 
     def _check(self, place: Place, progress: Progress) -> None:
-        resolved = place.resolve()
+        resolved = place.resolve(self._limits_in)
         question = self._question(place, resolved, progress)
         progress.counted |= resolved.counted_once
         if question.hits is None:
@@ -143,6 +143,17 @@ class InForce:
             raise self._refusal(answer, place, progress)
         if any(each.limit.declared.deduct_when is not None for each in question.limits):
             progress.conditional.append(answer)
+
+    def _limits_in(self, declared: Limit) -> Iterable[RuntimeLimit]:
+        """The limits that apply now. With ``swallow_errors``, a callable that returns none that can be read is logged,
+        and all others apply."""
+        try:
+            return tuple(declared)
+        except ConfigurationError:
+            if not self.settings.swallow_errors:
+                raise
+            self._logger.exception("Failed to read a rate limit. Leaving it out")
+            return ()
 
     def _question(self, place: Place, resolved: Resolved, progress: Progress) -> Question:
         counted, keyed_by = progress.counted, place.keyed_by
@@ -162,7 +173,7 @@ class InForce:
     ) -> Question:
         """The question about ``limits``. Without ``keys``, each of their key functions is called once."""
         key_of = keys or cache(partial(self._key, place=place))
-        applied, metas = applied_limits(place, limits, key_of, self.settings.key_prefix)
+        applied, metas = applied_limits(place, limits, key_of, self.settings.key_prefix, self._limits_in)
         endpoint = place.destination.endpoint
         if any(len(part) > LONGEST_REMEMBERED for each in applied for part in each.identifiers):
             return Question.of(endpoint, applied, metas, place.spared, self.terms)
@@ -196,7 +207,8 @@ class InForce:
 
     def _fallback_answer(self, memory: Engine, place: Place, progress: Progress) -> Answer | None:
         """The answer of the fallback limits, in the memory of this process, once per request."""
-        limits = [each for each in chain(*self.settings.in_memory_fallback) if each not in progress.counted]
+        declared = chain(*map(self._limits_in, self.settings.in_memory_fallback))
+        limits = [each for each in declared if each not in progress.counted]
         progress.counted |= frozenset(limits)
         question = self._question_with(Place(place.destination), limits)
         if question.hits is None:

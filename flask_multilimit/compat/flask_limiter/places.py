@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 from weakref import WeakValueDictionary
 
 from flask import Blueprint, Flask, Request
@@ -102,6 +102,8 @@ class Resolved(NamedTuple):
 
 
 NO_LIMITS = Resolved((), frozenset())
+LimitsIn: TypeAlias = Callable[[Limit], Iterable[RuntimeLimit]]
+"""Returns the limits of a declaration that apply now."""
 
 
 class Destination(NamedTuple):
@@ -152,21 +154,21 @@ class Place:
         """Whether nothing is limited here."""
         return self.fixed is not None and not self.fixed.limits and (self.spared or not self.meta_limits)
 
-    def resolve(self) -> Resolved:
-        return self.fixed or self._resolve()
+    def resolve(self, limits_in: LimitsIn = iter) -> Resolved:
+        """The limits that apply now: ``limits_in`` asks callables, which may return none."""
+        return self.fixed or self._resolve(limits_in)
 
-    def _resolve(self) -> Resolved:
-        """The limits that apply now: a callable may return none."""
+    def _resolve(self, limits_in: LimitsIn = iter) -> Resolved:
         if not self.destination.may_be_limited:
             return NO_LIMITS
-        own = [*chain(*self.own)]
-        around = [] if _override(own) else [*chain(*self.around)]
+        own = [*chain(*map(limits_in, self.own))]
+        around = [] if _override(own) else [*chain(*map(limits_in, self.around))]
         stricter = [*own, *around]
         wanted = self.wants_default and (
             not _override(stricter) or not any(each.serves(self.destination.method) for each in stricter)
         )
         default = self.default if wanted or (self.hinted and not _override(self.hinted)) else ()
-        counted_once = [*chain(*self.always, *default)]
+        counted_once = [*chain(*map(limits_in, (*self.always, *default)))]
         limits = dict.fromkeys((*counted_once, *stricter))
         return Resolved(tuple(sorted(limits, key=lambda each: each.limit)), frozenset((*counted_once, *around)))
 

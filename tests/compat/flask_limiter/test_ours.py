@@ -625,6 +625,43 @@ def test_cost_above_all_limits_is_refused_however_large(app: Flask, swallow_erro
     assert [codes(app, 1, f"/?n={n}") for n in ("6", "1000000001", "9" * 30)] == [[429]] * 3
 
 
+def unreadable() -> str:
+    return "1/min"
+
+
+@pytest.mark.parametrize(
+    ("declared", "expected"),
+    [
+        ({"default_limits": [unreadable, "2/minute"]}, [200, 200, 429]),
+        ({"application_limits": [unreadable, "2/minute"]}, [200, 200, 429]),
+        ({"default_limits": ["2/minute"], "meta_limits": [unreadable]}, [200, 200, 429]),
+        ({"default_limits": [unreadable]}, [200, 200, 200]),
+    ],
+)
+def test_limit_that_cannot_be_read_leaves_all_others_in_force(
+    app: Flask, caplog: pytest.LogCaptureFixture, declared: dict[str, Any], expected: list[int]
+) -> None:
+    Limiter(get_remote_address, app=app, swallow_errors=True, **declared)
+    app.get("/")(named("v81"))
+
+    assert codes(app, 3) == expected
+    assert caplog.messages.count("Failed to read a rate limit. Leaving it out") == 3
+
+
+def test_view_whose_limit_cannot_be_read_gets_the_default_limits(app: Flask) -> None:
+    limiter = Limiter(get_remote_address, app=app, swallow_errors=True, default_limits=["2/minute"])
+    app.get("/")(limiter.limit(unreadable)(named("v82")))
+    assert codes(app, 3) == [200, 200, 429]
+
+
+def test_fallback_whose_limit_cannot_be_read_enforces_the_others(app: Flask) -> None:
+    fallback: Any = [unreadable, "2/minute"]
+    limits = {"default_limits": ["9/minute"], "in_memory_fallback": fallback}
+    Limiter(get_remote_address, app=app, storage_uri="redis://127.0.0.1:1", swallow_errors=True, **limits)
+    app.get("/")(named("v83"))
+    assert codes(app, 3) == [200, 200, 429]
+
+
 # Lists of limits
 
 
