@@ -1,6 +1,7 @@
 """Storage URIs and options of Flask-Limiter, and the storages that they become."""
 
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 from uuid import uuid4
 
@@ -71,11 +72,13 @@ def test_storage_options_configure_a_sentinel_client() -> None:
 
 def test_storage_options_configure_a_cluster_client(app: Flask, shared_cluster: Cluster) -> None:
     uri = shared_cluster.uri.replace("redis+cluster", "valkey+cluster")
-    limiter = Limiter(get_remote_address, app=app, storage_uri=uri, storage_options={"socket_timeout": 5})
-    app.get("/")(limiter.limit("1/hour", scope=uuid4().hex)(lambda: "ok"))
+    with closing(storage_from(uri, {"socket_timeout": 5})) as client:
+        multilimit = MultiLimit(app, storage=client)
+        limiter = Limiter(get_remote_address, app=app)
+        app.get("/")(limiter.limit("1/hour", scope=uuid4().hex)(lambda: "ok"))
 
-    assert [app.test_client().get("/").status_code for _ in range(2)] == [200, 429]
-    app.extensions["multilimit"].close()
+        assert [app.test_client().get("/").status_code for _ in range(2)] == [200, 429]
+        multilimit.close()
 
 
 def test_storage_options_of_local_storage_are_an_error() -> None:
