@@ -22,7 +22,7 @@ PYTHONS = ["3.10", "3.11", "3.12", "3.13", "3.14", "3.15"]
 OLDEST = [
     "blinker==1.7.*",
     "flask==3.0.*",
-    "hiredis==2.1.*",
+    "hiredis==3.0.*",
     "pydantic==2.8.*",
     "redis[hiredis]==5.0.7",
     "werkzeug==3.0.*",
