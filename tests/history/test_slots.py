@@ -101,9 +101,11 @@ def test_no_slot_is_lost_when_the_server_stalls(processes: Processes) -> None:
 @pytest.mark.parametrize("scripts", ["generic", "compiled"])
 @pytest.mark.parametrize("name", DEFECTS)
 def test_checker_finds_a_defect_in_a_script(processes: Processes, name: str, scripts: str) -> None:
+    """In at least one of five runs: on a busy machine, clients may not meet in the first."""
     defects = DEFECTS if scripts == "generic" else DEFECTS | COMPILED_ONLY
     defect, clause = defects[name]
-    assert clause in violations(run(processes, 0, 2 * TIMES, defect, scripts=scripts))
+    runs = (run(processes, seed, 2 * TIMES, defect, scripts=scripts) for seed in range(5))
+    assert any(clause in violations(run) for run in runs)
 
 
 @pytest.mark.parametrize("released", slots.BROKEN_RELEASES)
