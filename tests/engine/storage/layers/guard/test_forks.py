@@ -65,6 +65,19 @@ def in_the_middle_of(lock: AbstractContextManager[bool]) -> tuple[threading.Thre
     return thread, let_go
 
 
+def assert_child_checks_while_another_thread_is_in(lock: AbstractContextManager[bool], limiter: Limiter) -> None:
+    thread, let_go = in_the_middle_of(lock)
+
+    def act() -> None:
+        assert limiter.check(hits()).decided_by == "storage"
+
+    code = exit_code_of_child(act)
+    let_go.set()
+    thread.join(SECONDS)
+    limiter.close()
+    assert code == 0
+
+
 def guard_lock(limiter: Limiter) -> threading.Lock:
     return limiter._storage._outage._lock  # type: ignore[attr-defined, no-any-return]
 
@@ -243,13 +256,7 @@ def test_forked_child_is_not_blocked_by_a_pool_that_another_thread_was_using(
     limiter.check(hits())
     pool = limiter.storage.client.connection_pool  # type: ignore[attr-defined]
     holding = getattr(pool, "_event_dispatcher", pool) if holder == "dispatcher" else pool  # redis-py 5.0 has none
-    thread, let_go = in_the_middle_of(holding._lock)
-
-    code = exit_code_of_child(lambda: limiter.check(hits()))
-    let_go.set()
-    thread.join(SECONDS)
-    limiter.close()
-    assert code == 0
+    assert_child_checks_while_another_thread_is_in(holding._lock, limiter)
 
 
 def test_forked_child_does_not_read_the_answers_of_its_parent_where_a_client_has_one_connection(server: Server) -> None:
@@ -267,32 +274,14 @@ def test_forked_child_does_not_read_the_answers_of_its_parent_where_a_client_has
 def test_forked_child_is_not_blocked_by_a_client_of_a_cluster_that_another_thread_was_using(cluster: Cluster) -> None:
     client: Any = cluster.client()
     limiter = Limiter(client)
-    thread, let_go = in_the_middle_of(client.nodes_manager._lock)
-
-    def act() -> None:
-        assert limiter.check(hits()).decided_by == "storage"
-
-    code = exit_code_of_child(act)
-    let_go.set()
-    thread.join(SECONDS)
-    limiter.close()
-    assert code == 0
+    assert_child_checks_while_another_thread_is_in(client.nodes_manager._lock, limiter)
 
 
 def test_forked_child_is_not_blocked_by_a_client_of_a_sentinel_that_another_thread_was_using(binary: Binary) -> None:
     with Server(binary, tcp=True) as primary, SentinelServer(binary, primary.port, quorum=1) as server:
         sentinel = Sentinel([("127.0.0.1", server.port)])  # type: ignore[no-untyped-call]
         limiter = Limiter(sentinel.master_for(SERVICE))  # type: ignore[no-untyped-call]
-        thread, let_go = in_the_middle_of(sentinel.sentinels[0].connection_pool._lock)
-
-        def act() -> None:
-            assert limiter.check(hits()).decided_by == "storage"
-
-        code = exit_code_of_child(act)
-        let_go.set()
-        thread.join(SECONDS)
-        limiter.close()
-        assert code == 0
+        assert_child_checks_while_another_thread_is_in(sentinel.sentinels[0].connection_pool._lock, limiter)
 
 
 def test_child_forked_in_an_outage_does_not_go_on_forgetting_its_keys_when_none_is_left(broken: Workers) -> None:
