@@ -37,8 +37,9 @@ def style(text: str, **styles: Any) -> str:
 def styled(line: str) -> str:
     """``line`` for a terminal: safe for eyes, with only our own styles, or none."""
     parts = _OWN_STYLE.split(line)  # every second one is a style
-    in_color = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    return "".join(f"\x1b[{part}m" * in_color if place % 2 else visible(part) for place, part in enumerate(parts))
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return "".join(map(visible, parts[::2]))
+    return "".join(f"\x1b[{part}m" if place % 2 else visible(part) for place, part in enumerate(parts))
 
 
 def is_screen(*streams: Any) -> bool:

@@ -88,9 +88,11 @@ class ChangeValidator:
             elif entry.limit is not None and entry.limit.methods:
                 idle = "{entry}: no route takes its methods, so it would limit nothing"
             return Phrase(idle, entry=entry, hint=_hint(entry, before))
-        whole, own = (min(entry.times or 1, *shares(each, plans)) for each in (self._declared, before))
-        if whole < SMALLEST_SHARE and (own < SMALLEST_SHARE or min(shares(self._declared, before)) >= SMALLEST_SHARE):
-            return Phrase("{entry}: would leave less than a hundredth of a limit", entry=entry)
+        times = entry.times or 1
+        if min(times, *shares(self._declared, plans)) < SMALLEST_SHARE:
+            was_larger = min(shares(self._declared, before)) >= SMALLEST_SHARE  # otherwise, it was confirmed
+            if was_larger or min(times, *shares(before, plans)) < SMALLEST_SHARE:
+                return Phrase("{entry}: would leave less than a hundredth of a limit", entry=entry)
         return self._too_generous(entry, before, plans) if entry.who is None or is_wide(entry.who) else ""
 
     def _fitting(self, overrides: Sequence[Override], *, but: Override | None = None) -> Sequence[Override]:

@@ -53,11 +53,11 @@ def _for_people() -> Iterator[None]:
         raise click.ClickException(with_remedy(error)) from error
 
 
-def current_gate(*, alone: bool = False) -> AppGate:
-    """The gate of the app, with the changes made while it runs; with ``alone``, it says if these are not known."""
+def current_gate(*, warn: bool = False) -> AppGate:
+    """The gate of the app, with the changes made while it runs; with ``warn``, it says if these are not known."""
     gate = gate_of(current_app)
     gate.applier.look()
-    if alone and gate.applier.enabled and gate.applier.follower.store.runs and not gate.applier.follower.known.read:
+    if warn and gate.applier.enabled and gate.applier.follower.store.runs and not gate.applier.follower.known.read:
         console.echo("The storage does not answer: changes made at run time are not known.", err=True)
     return gate
 

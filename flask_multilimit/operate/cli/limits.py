@@ -37,7 +37,7 @@ def limits_command(
     if unlimited and type_name is not None:
         raise click.UsageError("--unlimited lists endpoints without limits, --type those with a limiter: give one.")
     types = set[str]() if type_name is None else {_TYPES.get(each.upper(), each) for each in type_name.split("+")}
-    gate = current_gate(alone=True)
+    gate = current_gate(warn=True)
     listed = [endpoint_limits(gate, place) for place in places_of(gate)]
     if blueprint is not None and blueprint not in gate.app.blueprints:
         known = ", ".join(sorted(gate.app.blueprints)) or "none"

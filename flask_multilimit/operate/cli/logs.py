@@ -240,7 +240,7 @@ def simulate_command(
     app = app_in_force()
     costs = {name: _units(units) for name, units in cost.items()}
     replacements = Replacements(costs, rules, priority, cost_field)
-    current_gate(alone=True)
+    current_gate(warn=True)
     sets = [(str(limits) if limits else IN_FORCE, limits_of(app, limits))]
     if against is not None:
         sets.append((str(against), limits_of(app, against)))

@@ -264,8 +264,7 @@ class JsonFormat:
             except (ValueError, RecursionError):
                 return None
             values = {role: _find(entry, paths) for role, paths in places.items()}
-            took = values["took"]  # no field name says that a server uses another unit than seconds
-            if not (self.begins or isinstance(took, str) or (isinstance(took, float) and 0 <= took < 86_400)):
+            if not self.begins and not _are_seconds(values["took"]):
                 values["took"] = None
             found = {role: _text(value) for role, value in values.items()}
             if found["method"] and " " not in found["request"]:  # as Logstash calls the target
@@ -353,6 +352,11 @@ def _text(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.6f}".removesuffix(".000000") if isfinite(value) else ""
     return value if isinstance(value, str) else str(value) if isinstance(value, int) else ""
+
+
+def _are_seconds(value: object) -> bool:
+    """Whether a duration looks like seconds: no field name says that a server uses another unit."""
+    return isinstance(value, str) or (isinstance(value, float) and 0 <= value < 86_400)
 
 
 # The formats that have a name

@@ -150,7 +150,10 @@ class Arrivals(dict[str, Requests]):
         while middle < end:  # a 32-bit system has no range of more than 36 minutes to bisect
             at = (middle + end) // 2
             has_half = 2 * sum(bisect_right(each.instants, at) for each in self.values()) >= requests
-            middle, end = (middle, at) if has_half else (at + 1, end)
+            if has_half:
+                end = at
+            else:
+                middle = at + 1
         halves = Arrivals(self.type), Arrivals(self.type)
         for subject, each in self.items():
             for half, part in zip(halves, each.split(middle), strict=True):

@@ -185,10 +185,12 @@ class Fallback:
     def record_excess(self, charges: Sequence[Charge]) -> None:
         """Record what the storage has charged beyond the cost of a check: its last answers may not show that."""
         for hit, _, units in charges:
-            if units > hit.cost and self._down_since is None:
+            if units <= hit.cost:
+                continue
+            if self._down_since is None:
                 self._changes += 1
                 self._excess.append((self._changes, hit, units - hit.cost))
-            elif units > hit.cost:
+            else:
                 self._charge_excess(hit, units - hit.cost)
 
     def _charge_excess(self, hit: Hit, units: int) -> None:

@@ -240,8 +240,9 @@ class GuardedStorage:
             raise error
         if "deny" in policies:
             raise StorageDenied(f"refused while {error}", retry_after=1.0) from error
-        local, pending = self._limited_here(hits), charging and not error.key_specific
-        return self._outage.decide(check_id, hits, local, charging=charging, pending=pending)[0]
+        pending = charging and not error.key_specific
+        decision, _ = self._outage.decide(check_id, hits, self._limited_here(hits), charging=charging, pending=pending)
+        return decision
 
     def _policy_for(self, hit: Hit) -> OnStorageError:
         """A hit's own policy comes first. A shadow never refuses, so it neither raises nor denies."""

@@ -443,7 +443,8 @@ class Outage:
     def _after_fork_in_child(self) -> None:
         """Leave pending charges to the parent. The child notices an outage by itself, and counts the workers, because
         the parent may have counted before they existed."""
-        self._lock, self._workers = Lock(), None
+        self._lock = Lock()
+        self._workers = None
         self.breaker.state = State.CLOSED
         self.fallback.end()
         self.pending.forget()
