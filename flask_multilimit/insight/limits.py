@@ -345,7 +345,7 @@ def _limiters(plans: Mapping[str, Plan]) -> tuple[ListedLimiter, ...]:
     for method, plan in plans.items():
         for planned in plan.limiters:
             first = planned, planned.declaration.scope or plan.scope, list[str]()
-            found.setdefault(_identity(planned), first)[2].append(method)
+            found.setdefault(planned.identity, first)[2].append(method)
     return tuple(
         ListedLimiter(planned, scope, _shown_methods(served, plans)) for planned, scope, served in found.values()
     )
@@ -356,9 +356,3 @@ def _shown_methods(served: Sequence[str], methods: Iterable[str]) -> tuple[str, 
     if set(methods) - set(served) <= {"OPTIONS"}:
         return None
     return tuple(each for each in served if each != "HEAD" or "GET" not in served)
-
-
-def _identity(planned: PlannedLimiter) -> object:
-    """What identifies a limiter in the plans of all methods: its declaration, or the override that adds it."""
-    declared = planned.original
-    return declared.where if declared.where.startswith("override ") else id(declared)

@@ -88,11 +88,8 @@ class ChangeValidator:
             elif entry.limit is not None and entry.limit.methods:
                 idle = "{entry}: no route takes its methods, so it would limit nothing"
             return Phrase(idle, entry=entry, hint=_hint(entry, before))
-        times = entry.times or 1
-        if min(times, *shares(self._declared, plans)) < SMALLEST_SHARE:
-            was_larger = min(shares(self._declared, before)) >= SMALLEST_SHARE  # otherwise, it was confirmed
-            if was_larger or min(times, *shares(before, plans)) < SMALLEST_SHARE:
-                return Phrase("{entry}: would leave less than a hundredth of a limit", entry=entry)
+        if (entry.times or 1) < SMALLEST_SHARE or self._leaves_too_little(before, plans):
+            return Phrase("{entry}: would leave less than a hundredth of a limit", entry=entry)
         return self._too_generous(entry, before, plans) if entry.who is None or is_wide(entry.who) else ""
 
     def _fitting(self, overrides: Sequence[Override], *, but: Override | None = None) -> Sequence[Override]:
@@ -100,9 +97,16 @@ class ChangeValidator:
         _, unfit = fitting([each for each in overrides if each is not but], self._plans_with)
         return [each for each in overrides if each.id not in unfit]
 
+    def _leaves_too_little(self, before: Plans, plans: Plans) -> bool:
+        """Whether this change lowers a limit too far. If another limit is as low, that was confirmed."""
+        low = {limit: share for limit, share in shares(self._declared, plans) if share < SMALLEST_SHARE}
+        had = dict(shares(self._declared, before)) if low else {}
+        return any(share < had.get(limit, 1) for limit, share in low.items())
+
     def _too_generous(self, entry: Override, before: Plans, plans: Plans) -> str:
-        growth = max(entry.times or 1, *shares(self._declared, plans))
-        if growth >= LARGEST_SHARE and growth > max(shares(self._declared, before)):
+        high = {limit: share for limit, share in shares(self._declared, plans) if share >= LARGEST_SHARE}
+        had = dict(shares(self._declared, before)) if high else {}
+        if (entry.times or 1) >= LARGEST_SHARE or any(share > had.get(limit, 1) for limit, share in high.items()):
             generous = "{entry}: would admit {n} times as much as a limit declares, or more"
             return Phrase(generous, entry=entry, n=LARGEST_SHARE)
         names_part = entry.rule or entry.limiter or (entry.endpoint or "*").strip("*")
@@ -156,9 +160,12 @@ def differences(before: Plans, after: Plans) -> list[Difference]:
     return [Difference(endpoint, tuple(sorted(methods)), old, new) for (endpoint, old, new), methods in found.items()]
 
 
-def shares(before: Plans, after: Plans) -> list[float]:
-    """The share that ``after`` leaves of each limit, for any subject; ``[1]`` if there are no limits to compare."""
-    return [share for _, _, old, plan in _pairs(before, after) for share in _shares_in_plan(old, plan)] or [1.0]
+def shares(before: Plans, after: Plans) -> Iterator[tuple[tuple[object, ...], float]]:
+    """The share that ``after`` leaves of each limit, for any subject."""
+    for endpoint, method, old, plan in _pairs(before, after):
+        for limiter in plan.limiters:
+            for part, share in _shares_of_limiter(old, limiter):
+                yield (endpoint, method, limiter.identity, part), share
 
 
 def frees_all(before: Plans, after: Plans) -> bool:
@@ -174,25 +181,24 @@ def _pairs(before: Plans, after: Plans) -> Iterator[tuple[str, str, Plan, Plan]]
         yield UNMATCHED_SCOPE, method, before.of_unmatched(method), after.of_unmatched(method)
 
 
-def _shares_in_plan(before: Plan, after: Plan) -> Iterator[float]:
-    """The share that ``after`` leaves of each limiter. One that refuses from now on is compared with all rules that
-    refuse before, of which it never leaves more. A shadow refuses nobody."""
-    old = {limiter.original: limiter for limiter in before.limiters}
-    refusing = [rule for limiter in before.limiters if not limiter.declaration.shadow for rule in limiter.rules]
-    for limiter in after.limiters:
-        same = old.get(limiter.original)
-        if _refuses_all(limiter) and (same is None or not _refuses_all(same)):
-            yield 0
-        if same is None or (same.declaration.shadow and not limiter.declaration.shadow):
-            if not limiter.declaration.shadow:
-                yield from (min(share, 1) for share in _shares_of(refusing, limiter.rules, by_name=False))
-            continue
-        yield from _shares_of(same.rules, limiter.rules, by_name=True)
-        known = set[str]() if same.special is None else {each.id for each in same.special.entries}
-        for override in limiter.special.entries if limiter.special is not None else ():
-            if override.id not in known:
-                special = rules_of_subject(override, limiter.declaration, limiter.rules)
-                yield from _shares_of(same.rules, special, by_name=False)
+def _shares_of_limiter(before: Plan, limiter: PlannedLimiter) -> Iterator[tuple[object, float]]:
+    """The shares that are left of a limiter of a plan ``before``, each with what it is of. One that refuses from now on
+    is compared with all rules that refuse before, of which it never leaves more. A shadow refuses nobody."""
+    same = next((each for each in before.limiters if each.original is limiter.original), None)
+    if _refuses_all(limiter) and (same is None or not _refuses_all(same)):
+        yield "cost", 0
+    if same is None or (same.declaration.shadow and not limiter.declaration.shadow):
+        if not limiter.declaration.shadow:
+            refusing = [rule for each in before.limiters if not each.declaration.shadow for rule in each.rules]
+            yield from ((part, min(share, 1)) for part, share in _shares_of(refusing, limiter.rules, by_name=False))
+        return
+    yield from _shares_of(same.rules, limiter.rules, by_name=True)
+    known = set[str]() if same.special is None else {each.id for each in same.special.entries}
+    for override in limiter.special.entries if limiter.special is not None else ():
+        if override.id not in known:
+            special = rules_of_subject(override, limiter.declaration, limiter.rules)
+            for part, share in _shares_of(same.rules, special, by_name=False):
+                yield (override.id, part), share
 
 
 def _refuses_all(limiter: PlannedLimiter) -> bool:
@@ -201,14 +207,17 @@ def _refuses_all(limiter: PlannedLimiter) -> bool:
     return not (declared.shadow or callable(declared.cost)) and any(declared.cost > rule.quota.burst for rule in rates)
 
 
-def _shares_of(before: Sequence[NamedRule], after: Sequence[NamedRule], *, by_name: bool) -> Iterator[float]:
+def _shares_of(
+    before: Sequence[NamedRule], after: Sequence[NamedRule], *, by_name: bool
+) -> Iterator[tuple[object, float]]:
+    """The share that is left of the strictest rules; ``by_name``, also of each rule that has kept its name."""
     for at_once in (False, True):  # rules for requests at once are not comparable with rates
         old = {name: _rate(rule) for name, rule in before if rule.holds_slots == at_once}
         new = {name: _rate(rule) for name, rule in after if rule.holds_slots == at_once}
         if old and new:
-            yield min(new.values()) / min(old.values())
+            yield at_once, min(new.values()) / min(old.values())
         if by_name:
-            yield from (rate / old[name] for name, rate in new.items() if name in old)
+            yield from ((name, rate / old[name]) for name, rate in new.items() if name in old)
 
 
 def _rate(rule: Rule) -> float:

@@ -72,6 +72,12 @@ class PlannedLimiter:
         return self.changed_from or self.declaration
 
     @property
+    def identity(self) -> object:
+        """What identifies it in the plans of all methods: its declaration, or the override that adds it."""
+        where = self.original.where
+        return where if where.startswith("override ") else id(self.original)
+
+    @property
     def rules_of_overrides(self) -> Iterator[Rule]:
         """The rules that overrides write for some subjects, or in place of rules that depend on the request."""
         yield from () if self.special is None else self.special.rules

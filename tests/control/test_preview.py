@@ -128,6 +128,18 @@ def test_changes_that_together_leave_less_than_a_hundredth_of_what_is_declared_n
     assert "less than a hundredth" in shop.control.preview(given, lasting=True).warning
 
 
+@pytest.mark.parametrize(
+    ("other", "rules", "danger"),
+    [("1/day", "1 per 9 hours", "less than a hundredth"), ("99999/minute", "9999/minute", "1000 times as much")],
+    ids=["too little", "too much"],
+)
+def test_force_for_one_limit_confirms_no_danger_of_another(shop: Shop, other: str, rules: str, danger: str) -> None:
+    shop.control.override("api.mine", limiter="user", rules=other, lasting=True, force=True)
+    shop.control.override("sho*", limiter="ip", rules="1 per 20 minutes", lasting=True)
+    given = {"kind": "override", "endpoint": "show", "limiter": "ip", "rules": rules}
+    assert danger in shop.control.preview(given, lasting=True).warning
+
+
 def test_limit_near_the_declared_one_needs_no_force_while_that_is_raised(shop: Shop) -> None:
     shop.control.override("show", rule="ip-60s", rules="1000/minute", lasting=True)
     given = {"kind": "override", "endpoint": "show", "limit": {"type": "ip", "rules": "1/minute"}}
