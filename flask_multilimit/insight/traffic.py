@@ -613,8 +613,9 @@ def refusing(gate: AppGate, begun: RecentBans) -> RecentBans:
         parts = parts_of_key(ban.key)
         if parts is None or (parts.stem, parts.type, parts.rule) in rules:
             return True
+        limiter = {None, parts.type, ban.rule.removesuffix("-ban")}  # by its type or its name
         changes = gate.plans.overrides.at(ban.endpoint).changes
-        of_all = [each for each in changes if not each.rule and each.limiter in {None, parts.type}]
+        of_all = [each for each in changes if not each.rule and each.limiter in limiter]
         shadows = [each.shadow for each in of_all if each.shadow is not None]
         return ban.endpoint not in places and not any(each.off for each in of_all) and True not in shadows[-1:]
 

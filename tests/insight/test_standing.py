@@ -278,11 +278,11 @@ def test_why_about_a_network_shows_refusals_of_clients_that_are_not_logged_in() 
     assert why(app, "192.0.2.0/24").refusals == ()
 
 
-def app_with_a_service(ban: Ban | None, storage: Any = "memory://") -> Flask:
+def app_with_a_service(ban: Ban | None, storage: Any = "memory://", *, name: str | None = None) -> Flask:
     """A view calls a limited function, and makes a check of its own."""
     app = app_on(storage)
 
-    @rate_limiter(type=IP, rules="1/minute", ban=ban)
+    @rate_limiter(type=IP, rules="1/minute", ban=ban, name=name)
     def send() -> str:
         return "ok"
 
@@ -383,6 +383,7 @@ def test_bans_of_limited_functions_and_checks_are_listed_and_lifted() -> None:
     [
         ([{"off": True}], False),
         ([{"shadow": True, "limiter": "ip"}], False),
+        ([{"off": True, "limiter": "mailing"}], False),
         ([{"shadow": True}, {"shadow": False}], True),
         ([{"off": True, "limiter": "user"}], True),
         ([{"times": 2.0}], True),
@@ -392,7 +393,7 @@ def test_bans_of_limited_functions_and_checks_are_listed_and_lifted() -> None:
 def test_bans_of_functions_are_listed_while_a_change_lets_them_refuse(
     changes: list[dict[str, Any]], refused: bool
 ) -> None:
-    app = app_with_a_service(BAN)
+    app = app_with_a_service(BAN, name="mailing")
     counted(app, *["/mail"] * 3)
     for each, place in zip(changes, ("*", SEND), strict=False):
         control_of(app).override(place, **each, lasting=True, force=True)
@@ -400,7 +401,7 @@ def test_bans_of_functions_are_listed_while_a_change_lets_them_refuse(
     with app.app_context():
         listed = [(each.endpoint, each.by) for each in bans(gate_of(app))]
 
-    held = [(SEND, "ip-ban")] if refused else []
+    held = [(SEND, "mailing-ban")] if refused else []
     assert listed == [(each.endpoint, each.rule) for each in now(gate_of(app)).bans_in_force] == held
     assert (why(app, "203.0.113.7").state == "banned") == refused
     assert statuses(app, "/mail", environ_base=CLIENT) == [429 if refused else 200]
