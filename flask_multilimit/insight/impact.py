@@ -105,15 +105,32 @@ def _notes(gate: AppGate, preview: Preview) -> Iterable[str]:
             yield Phrase(ALLOWED, where=listed.where)
     if preview.entry.until is None and forgets_changes(gate):
         yield FORGETFUL
-    rules = [texts for each in preview.endpoints for _, *texts in _changed_rules(each)]
-    matches = [(_RULE.match(old), _RULE.match(new)) for old, new in rules]
-    if any(old and new and old["time"] != new["time"] for old, new in matches):
+    if isinstance(entry, Override) and any(_counts_apart(entry, each) for each in preview.endpoints):
         yield OWN_COUNT
-    if isinstance(entry, Override) and entry.rule and any(new.startswith("rules by request") for _, new in rules):
+    changed = [new for each in preview.endpoints for _, _, new in _changed_rules(each)]
+    if isinstance(entry, Override) and entry.rule and any(text.startswith("rules by request") for text in changed):
         yield Phrase(NOT_NAMED_YET, name=entry.rule)
-    counts = [int(rule["count"]) for _, rule in matches if rule and not rule.string.endswith(_SHADOW)]
+    counts = [int(rule["count"]) for text in changed if (rule := _RULE.match(text)) and not text.endswith(_SHADOW)]
     if counts and gate.settings.on_storage_error == "local" and min(counts) < (known_worker_count(gate) or 1):
         yield NO_SHARE
+
+
+def _counts_apart(entry: Override, difference: Difference) -> bool:
+    """Whether a rule has another window, calendar or algorithm than the one in its place, which may have another
+    name."""
+    rules = list(_changed_rules(difference))
+    if any(_times(old) and _times(new) and _times(old) != _times(new) for _, old, new in rules):
+        return True
+    before = _times(*(old for _, old, new in rules if not new))
+    after = _times(*(new for _, old, new in rules if not old))
+    if entry.who is not None:
+        before = _times(*(text.partition(": ")[2] for text in difference.before))
+        after = _times(*map(str, entry.written_rules))
+    return bool(before and after - before)
+
+
+def _times(*rules: str) -> set[str | None]:
+    return {rule["time"] for text in rules if (rule := _RULE.match(text))}
 
 
 def _differing(each: Difference) -> Difference:

@@ -158,11 +158,12 @@ def test_preview_of_rules_or_times_for_one_client_says_that_they_concern_all_of_
     assert ada.get(f"{ROOT}api/change", query_string=query).get_json()["impact"]["evidence"] == []
 
 
+@pytest.mark.parametrize("given", [{}, {"part": "limiter:ip"}, {"part": "", "who": "203.0.113.7"}], ids=str)
 @pytest.mark.parametrize(("rules", "counts_apart"), [("9/minute", False), ("9/hour", True), ("9 at once", True)])
 def test_preview_says_whether_what_is_used_counts_under_the_new_rule(
-    ada: FlaskClient, rules: str, counts_apart: bool
+    ada: FlaskClient, given: dict[str, str], rules: str, counts_apart: bool
 ) -> None:
-    page = ada.get(CHANGE, query_string={**RULE, "rules": rules}).text
+    page = ada.get(CHANGE, query_string={**RULE, **given, "rules": rules}).text
 
     assert (impact.OWN_COUNT in page) == counts_apart
 
