@@ -262,7 +262,7 @@ class Subjects:
         self._app = app
         self._ipv6_prefix = ipv6_prefix
         self._anonymous_user = anonymous_user
-        self._find_user_loader = find_user_loader
+        self.find_user_loader = find_user_loader
 
     def resolve(self, type_: SubjectType, name: str | None) -> Subject | None:
         """The subject of ``type_`` for the current request."""
@@ -362,7 +362,7 @@ class Subjects:
     @property
     def knows_users(self) -> bool:
         """Whether the app can tell who the user is."""
-        return self._find_user_loader() is not None or "login_manager" in vars(self._app)  # an app of Eve has any
+        return self.find_user_loader() is not None or "login_manager" in vars(self._app)  # an app of Eve has any
 
     def require_users(self, place: str) -> None:
         """Raise :class:`ConfigurationError` unless the app can tell who the user is."""
@@ -383,7 +383,7 @@ class Subjects:
         return _client_at(address, self._ipv6_prefix) if len(address) <= LONGEST_ADDRESS else Subject("ip", address)
 
     def _user(self) -> Subject:
-        loader = self._find_user_loader()
+        loader = self.find_user_loader()
         user = _id_of(_flask_login_user if loader is None else loader, "user_loader")
         return _own("user", user) if user else self._anonymous_client()
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from contextlib import suppress
 from types import FunctionType, GetSetDescriptorType, MemberDescriptorType, MethodType
 from typing import Any, TypeGuard, cast
 
@@ -83,12 +84,19 @@ def attributes_of(target: object) -> dict[str, Any]:
     return attributes if isinstance(attributes, dict) else {}
 
 
+def slots_of(target: object) -> Iterator[object]:
+    """The values in the ``__slots__`` of the class of ``target``."""
+    for each in type(target).__mro__:
+        for slot in each.__dict__.values() if "__slots__" in each.__dict__ else ():
+            if isinstance(slot, MemberDescriptorType):
+                with suppress(AttributeError):  # it has no value
+                    yield slot.__get__(target)
+
+
 def is_function(value: object) -> TypeGuard[FunctionType | MethodType]:
     """Whether ``value`` is a function or a method, or wrapt's proxy of one. Other proxies count as none: asking them
     would look up their object, which may not exist yet."""
-    if isinstance(_class_attribute(value, "__wrapped__"), _DESCRIPTORS):
-        return isinstance(value, _FUNCTIONS)
-    return issubclass(type(value), _FUNCTIONS)
+    return isinstance(value, _FUNCTIONS) if _is_proxy(value) else issubclass(type(value), _FUNCTIONS)
 
 
 def wrapped_in(function: object) -> Iterator[object]:
@@ -109,9 +117,16 @@ def _wrapped_by(function: object) -> object | None:
     attributes = attributes_of(function)
     if "__wrapped__" in attributes:
         return cast("object", attributes["__wrapped__"])
-    if isinstance(_class_attribute(function, "__wrapped__"), _DESCRIPTORS):
-        return cast("object", getattr(function, "__wrapped__", None))
-    return None
+    return cast("object", getattr(function, "__wrapped__", None)) if _is_proxy(function) else None
+
+
+def _is_proxy(value: object) -> bool:
+    """Whether ``value`` is a proxy of wrapt. Where that has no C extension, the object is an attribute of the proxy
+    itself, which its ``__dict__``, that of the object, does not show."""
+    wrapped = _class_attribute(value, "__wrapped__")
+    return isinstance(wrapped, _DESCRIPTORS) or (
+        wrapped is None and isinstance(_class_attribute(value, "__dict__"), property)
+    )
 
 
 def _class_attribute(target: object, name: str) -> object | None:

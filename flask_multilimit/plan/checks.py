@@ -19,7 +19,7 @@ from .. import signals
 from ..declare.advice import declared_on, limiter_above, mark_registered
 from ..declare.limiter import Declaration
 from ..declare.subjects import SubjectType, parts_of, spelled, type_name_of, types_in
-from ..declare.unwrap import attributes_of, is_function
+from ..declare.unwrap import attributes_of, is_function, slots_of
 from ..engine import ConfigurationError, Limiter, Rule
 from ..engine.algorithms import SHIPPED
 from ..engine.slots import require_slots
@@ -180,16 +180,17 @@ _NO_EXTENSIONS = {"builtins", "flask", "werkzeug", "jinja2", "click", "logging",
 """Packages whose objects an app has without extensions."""
 _NOT_SEARCHED = (FunctionType, MethodType, type, ModuleType, Flask)
 """Objects whose attributes are not searched. Those of an app are registries of their own."""
-_DEEPEST = 5
-"""How many attributes and containers deep a registry is searched. Flask-SocketIO needs as many."""
+_DEEPEST = 7
+"""How many attributes and containers deep a registry is searched. Flask-APScheduler needs as many."""
 _MOST_VALUES = 2000
 """The most values that are looked at in one registry."""
 
 
-def reject_misplaced(app: Flask) -> None:
+def reject_misplaced(app: Flask, user_loader: object) -> None:
     """Raise :class:`ConfigurationError` if a limiter stands above a decorator that has registered the function with
-    ``app``, one of its extensions, or a signal."""
-    registered = [(named, each) for named, registry in _registries_of(app) for each in _functions_in(registry)]
+    ``app``, one of its extensions, or a signal, or as the ``user_loader``."""
+    registries = chain([(("", "@multilimit.user_loader"), [user_loader])], _registries_of(app))
+    registered = [(named, each) for named, registry in registries for each in _functions_in(registry)]
     for _, function in registered:
         mark_registered(function)
     for (place, decorator), function in registered:
@@ -218,7 +219,7 @@ def _registries_of(app: Flask) -> Iterator[tuple[tuple[str, str], object]]:
     """Each registry, and before it, for messages, its endpoint if it has one, and the decorator that fills it."""
     for endpoint in {rule.endpoint: None for rule in app.url_map.iter_rules()}:
         yield (endpoint, "@app.route"), [app.view_functions.get(endpoint)]
-    hooks = {attribute: registry for attribute in _HOOKS if (registry := getattr(app, attribute))}
+    hooks = {attribute: registry for attribute in _HOOKS if (registry := list(_called_in(getattr(app, attribute))))}
     for attribute, registry in hooks.items():
         yield ("", f"@app.{_HOOKS[attribute]}"), registry
     if "jinja_env" in vars(app):  # otherwise, reading the attribute would make it
@@ -254,8 +255,17 @@ def _signals_with_receivers(*namespaces: dict[str, Any]) -> Iterable[Signal]:
     return dict.fromkeys(each for each in found if each.receivers)
 
 
+def _called_in(registry: object) -> Iterator[object]:
+    """What Flask calls, of the lists and dicts in a registry of hooks: any callable object."""
+    if isinstance(registry, (dict, list)):
+        for each in registry.values() if isinstance(registry, dict) else registry:
+            yield from _called_in(each)
+    else:
+        yield registry
+
+
 def _functions_in(registry: object) -> Iterator[object]:
-    """The functions in a container or an object, the nearest first."""
+    """The functions in a container or an object, the nearest first; of a list, all that can be called."""
     pending = deque([(registry, 0)])
     seen: set[int] = set()
     while pending and len(seen) < _MOST_VALUES:
@@ -275,4 +285,4 @@ def _parts_of(value: object) -> Iterable[object]:
         return list(value.values())  # type: ignore[attr-defined]
     if issubclass(kind, (list, tuple, set, frozenset)):
         return list(value)  # type: ignore[call-overload,no-any-return]
-    return list(attributes_of(value).values())
+    return [*attributes_of(value).values(), *slots_of(value)]

@@ -107,7 +107,7 @@ class Plans:
             self.declared.build()
             self.ensure()
             return
-        reject_misplaced(self.app)
+        reject_misplaced(self.app, self.subjects.find_user_loader())
         reject_late(self.app)
         self.ensure()
         reject_unserved(dict(self._endpoints))

@@ -4,11 +4,13 @@ import functools
 import gc
 import weakref
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import flask
 import pytest
 import wrapt
+import wrapt.wrappers  # type: ignore[import-untyped]
 from flask import Blueprint, Flask
 from flask_login import LoginManager, user_logged_in
 from flask_socketio import SocketIO  # type: ignore[import-untyped]
@@ -53,6 +55,25 @@ class Pages:
         return function
 
 
+class Job:
+    __slots__ = ("function", "trigger")
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+
+
+class Scheduler:
+    """Keeps functions as deep as Flask-APScheduler with APScheduler."""
+
+    def __init__(self, app: Flask) -> None:
+        self._scheduler = SimpleNamespace(stores={"default": SimpleNamespace(jobs={})})
+        app.extensions["scheduler"] = self
+
+    def task(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        self._scheduler.stores["default"].jobs[function.__name__] = (Job(function), None)
+        return function
+
+
 SIGNALS = (flask.request_started, limits_checked, user_logged_in)
 REGISTRIES: dict[str, Callable[[Flask], Decorator]] = {
     "@app.route": lambda app: app.get("/"),
@@ -76,6 +97,8 @@ REGISTRIES: dict[str, Callable[[Flask], Decorator]] = {
     "the decorator of SocketIO": lambda app: SocketIO(app, async_mode="threading").on("message"),
     "the decorator of SocketIO for errors": lambda app: SocketIO(app, async_mode="threading").on_error(),
     "the decorator of Pages": lambda app: Pages(app).callback,
+    "the decorator of Scheduler": lambda app: Scheduler(app).task,
+    "@multilimit.user_loader": lambda app: app.extensions["multilimit"].user_loader,
     'the decorator of the signal "request-started"': lambda _: flask.request_started.connect,
     'the decorator of the signal "request-started" for one app': flask.request_started.connect_via,
     'the decorator of the signal "limits-checked"': lambda _: limits_checked.connect,
@@ -261,8 +284,23 @@ def test_receiver_of_a_signal_may_be_dropped_while_receivers_are_searched(
     assert "another" not in receivers
 
 
-def test_limiter_above_a_registered_wrapt_function_is_an_error(multilimit: MultiLimit, app: Flask) -> None:
-    kept = rate_limiter()(app.before_request(wrapt.FunctionWrapper(lambda: None, lambda f, _, a, k: f(*a, **k))))
+class Hook:
+    def __call__(self) -> None: ...
+
+
+HOOKS: dict[str, Callable[[], Any]] = {
+    "wrapt": lambda: wrapt.FunctionWrapper(view(), lambda f, _, a, k: f(*a, **k)),
+    "wrapt without its C extension": lambda: wrapt.wrappers.FunctionWrapper(view(), lambda f, _, a, k: f(*a, **k)),
+    "partial": lambda: functools.partial(view()),
+    "callable object": Hook,
+}
+
+
+@pytest.mark.parametrize("hook", HOOKS.values(), ids=HOOKS)
+def test_limiter_above_a_registered_callable_is_an_error(
+    multilimit: MultiLimit, app: Flask, hook: Callable[[], Any]
+) -> None:
+    kept = rate_limiter()(app.before_request(hook()))
     with pytest.raises(ConfigurationError, match=r"stands above @app\.before_request"):
         multilimit.validate(app)
     del kept
