@@ -77,19 +77,26 @@ class GuardedStorage:
         try:
             decision = self.wrapped.check(hits, check_id)
         except StorageError as error:
-            return self._ask_again(hits, check_id, error, failures, start)
+            is_given = check_id is not None
+            return self._ask_again(hits, check_id or error.check_id, error, failures, start, is_given=is_given)
         return self._remember(decision, failures)
 
     def _ask_again(
-        self, hits: tuple[Hit, ...], check_id: UUID | None, error: StorageError, failures: int, start: float
+        self,
+        hits: tuple[Hit, ...],
+        check_id: UUID | None,  # so that the check is not charged twice
+        error: StorageError,
+        failures: int,
+        start: float,
+        *,
+        is_given: bool,
     ) -> Decision:
-        check_id = check_id or error.check_id  # so that the check is not charged twice
         decision: Decision | None = error.decisions.get(check_id)
         try:
             if decision is None:
                 decision = self._breaker.ask_again(error, failures, start, self.wrapped.check, hits, check_id)
         except StorageError as last:
-            return self._after_failure(hits, check_id or last.check_id, last, failures)
+            return self._after_failure(hits, check_id or last.check_id, last, failures, is_given=is_given)
         return self._remember(decision, failures)
 
     def _remember(self, answer: Decision, failures: int) -> Decision:
@@ -124,7 +131,7 @@ class GuardedStorage:
         try:
             decisions = self.wrapped.check_many(many, ids)
         except StorageError as error:
-            decide = partial(self._ask_again, error=error, failures=failures, start=start)
+            decide = partial(self._ask_again, error=error, failures=failures, start=start, is_given=ids is not None)
             return self._each(decide, many, ids or error.check_ids or [uuid4() for _ in many])
         return [self._remember(decision, failures) for decision in decisions]
 
@@ -178,8 +185,10 @@ class GuardedStorage:
         return self._outage.health()
 
     def _after_failure(
-        self, hits: tuple[Hit, ...], check_id: UUID | None, error: StorageError, failures: int
+        self, hits: tuple[Hit, ...], check_id: UUID | None, error: StorageError, failures: int, *, is_given: bool
     ) -> Decision:
+        """``is_given``: the caller has given the id, so the storage may have charged it for an admitted check before.
+        Then a refusal gives nothing back."""
         self._outage.record_failure(hits, error, failures)
         admitted = False
         try:
@@ -187,7 +196,7 @@ class GuardedStorage:
             admitted = decision.allowed
             return decision
         finally:
-            if check_id is not None and not admitted:
+            if check_id is not None and not admitted and not is_given:
                 self._outage.refund_later(check_id, hits)
 
     def _each(
@@ -216,7 +225,8 @@ class GuardedStorage:
         no process takes more than its share of what is left."""
         if self._outage.close_if_over():
             return self._ask(hits, check_id)
-        check_id, answer, failures = check_id or uuid4(), None, self._breaker.failures
+        is_given, failures, answer = check_id is not None, self._breaker.failures, None
+        check_id = check_id or uuid4()
         local = self._limited_here(hits)
         decision, on_shares = self._outage.decide(check_id, hits, local, charging=True, pending=False)
         if not decision.allowed:
@@ -228,7 +238,7 @@ class GuardedStorage:
         finally:
             self._outage.confirm(on_shares, answer)
         if answer is None:  # decided here only now, because the share would count it twice
-            return self._after_failure(hits, check_id, failure, failures)
+            return self._after_failure(hits, check_id, failure, failures, is_given=is_given)
         self._keep_answer(answer)
         return answer
 

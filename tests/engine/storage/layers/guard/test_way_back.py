@@ -40,6 +40,7 @@ from flask_multilimit.engine import (
 )
 from flask_multilimit.engine.decision import FALLBACKS
 from flask_multilimit.engine.hits import OnStorageError
+from flask_multilimit.engine.rules import Rules
 from flask_multilimit.engine.slots import slots_of
 from flask_multilimit.engine.storage.layers import pending
 from support.bench import hits, rule
@@ -541,6 +542,17 @@ def test_check_that_the_storage_refuses_when_it_is_repeated_after_an_outage_stil
     assert not broken.limiter.check(plan, check_id=own).allowed
     broken.storage.reset([plan[0].key])
     assert broken.admitted(plan) == [1]
+
+
+@pytest.mark.parametrize("rules", ["2/minute", Concurrent(2, 60)], ids=str)
+def test_check_that_is_refused_when_it_is_repeated_in_an_outage_still_counts(workers: Workers, rules: Rules) -> None:
+    plan, own = hits(rules), uuid4()
+    assert [workers.limiter.check(plan, check_id=each).allowed for each in (own, uuid4())] == [True] * 2
+    workers.break_down()
+
+    assert not workers.limiter.check(plan, check_id=own).allowed
+    workers.mend()
+    assert workers.storage.peek(plan).remaining == 0
 
 
 @pytest.mark.parametrize("units", [0, 5])
