@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from flask import Response, current_app, g, request
 from flask.sansio.app import App
@@ -168,14 +168,15 @@ def counted_visit() -> Iterator[None]:
     arrive together, and all that make it fail.
     """
     limiter, guess = gate_in_force().limiter, None
-    if _has_credentials():
-        guess = limiter.check(_hits_of_visit())
+    kind = _kind_of_visit()
+    if kind != "ip":
+        guess = limiter.check(_hits_of_visit(kind))
         _require(guess)
     try:
         yield
     except HTTPException as error:
         if error.code == Forbidden.code and guess is None:  # any other answer may lead to a log-in
-            _require(limiter.check(_hits_of_visit()))
+            _require(limiter.check(_hits_of_visit(kind)))
         raise
     if guess is not None:
         with suppress(StorageError):  # then it counts as a guess for a minute
@@ -206,11 +207,15 @@ def keep_cookie(response: Response, name: str, value: str | bytes, path: str, se
     )
 
 
-def _has_credentials() -> bool:
-    """Whether the request has anything by which ``authorize`` could know somebody."""
-    names = {name.lower() for name in request.headers.keys()} - {"cookie"}  # noqa: SIM118 - it iterates over pairs
+def _kind_of_visit() -> Literal["guesser", "fields", "ip"]:
+    """What the visit counts as: a guess, if it has anything by which ``authorize`` could know somebody; ``fields``, if
+    that is only header fields. Proxies that we do not know add some to all visits, so these are counted apart: visits
+    of strangers would keep out those who log in."""
     cookies = set(request.cookies) - {LANGUAGE, FORM, KNOWN_BROWSER}
-    return bool(cookies or request.args or request.content_length or not all(map(_ANONYMOUS_FIELDS.fullmatch, names)))
+    if cookies or request.args or request.content_length or "Authorization" in request.headers:
+        return "guesser"
+    names = {name.lower() for name in request.headers.keys()} - {"cookie"}  # noqa: SIM118 - it iterates over pairs
+    return "ip" if all(map(_ANONYMOUS_FIELDS.fullmatch, names)) else "fields"
 
 
 def _known_browser() -> str:
@@ -230,11 +235,10 @@ def serializer(purpose: str) -> Any:
     return URLSafeTimedSerializer(keys, salt=f"flask_multilimit.dashboard.{purpose}")
 
 
-def _hits_of_visit() -> Hits:
+def _hits_of_visit(kind: str) -> Hits:
     if known := _known_browser():
         return _hits(GUESSES, f"browser:{known}")
-    guesses = _has_credentials()
-    return _hits(GUESSES, f"guesser:{_address()}") if guesses else _hits(REJECTED_VISITS, f"ip:{_address()}")
+    return _hits(REJECTED_VISITS if kind == "ip" else GUESSES, f"{kind}:{_address()}")
 
 
 def _address() -> str:

@@ -276,6 +276,13 @@ def test_fields_of_proxies_make_no_visit_a_guess(basic_auth_app: Flask, names: l
     assert browser_of("ada", basic_auth_app).get(ROOT).status_code == 200
 
 
+def test_fields_of_an_unknown_proxy_keep_nobody_out_who_logs_in(basic_auth_app: Flask) -> None:
+    azure = {"X-Arr-Log-Id": "1", "Was-Default-Hostname": "shop.example"}
+    stranger = basic_auth_app.test_client()
+    assert [stranger.get(ROOT, headers=azure).status_code for _ in range(12)] == [403] * 10 + [429] * 2
+    assert browser_of("ada", basic_auth_app).get(ROOT, headers=azure).status_code == 200
+
+
 def test_guesses_are_throttled_by_address_even_with_the_right_password(basic_auth_app: Flask) -> None:
     assert [guess(basic_auth_app) for _ in range(12)] == [401] * 10 + [429] * 2
     assert browser_of("ada", basic_auth_app).get(ROOT).status_code == 429
