@@ -513,7 +513,10 @@ PASSES_ENDPOINTS = "passes at every endpoint; {where} refused it in the last hou
 NETWORK = "a network is many clients: each has quotas of its own"
 UNLIMITED = "passes: no limit counts it"
 DISABLED = "passes: MULTILIMIT_ENABLED is False, so nothing is limited"
-OF_OTHERS = "not known: another extension checks limits at {where}; `flask limiter limits` shows those of Flask-Limiter"
+OF_OTHERS = (
+    "not known: another extension checks limits at {where}; `flask limiter limits` shows those of Flask-Limiter; "
+    "ask about a client with the type that `top` or `bans` lists"
+)
 DIGEST = "not known: this is the digest of a long subject; look up the subject itself"
 UNKNOWN = "not known: the storage fails, so its counts do not decide"
 PASSES_ALONE = "passes the limits that count it alone; {types} limits count it together with another subject"

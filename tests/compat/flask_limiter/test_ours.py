@@ -697,12 +697,13 @@ def test_check_why_and_reset_say_that_they_do_not_know_limits_of_the_bridge(app:
     assert codes(app, 2) == [200, 429]
 
     def said(*arguments: str) -> str:
-        answer = app.test_cli_runner().invoke(args=["multilimit", *arguments], env={"COLUMNS": "200"})
+        answer = app.test_cli_runner().invoke(args=["multilimit", *arguments], env={"COLUMNS": "300"})
         return answer.output.partition("\n\nNAME")[0]
 
     unknown, hint = (
         "not known: another extension checks limits at",
-        "`flask limiter limits` shows those of Flask-Limiter",
+        "`flask limiter limits` shows those of Flask-Limiter; "
+        "ask about a client with the type that `top` or `bans` lists",
     )
     assert said("check", "bridge", "--ip", "127.0.0.1") == f"bridge GET  no limit checked\n\n{unknown} bridge; {hint}\n"
     assert said("check", "both", "--ip", "127.0.0.1") == "both GET  a request would pass, as far as checked"
