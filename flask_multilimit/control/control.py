@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol, TypedDict
 from typing_extensions import Unpack
 
 from ..declare.written import InvalidData, Mistake, nearest, parse_json
-from ..engine import ConfigurationError
+from ..engine import ConfigurationError, StorageError
 from ..engine.errors import brief, check_bool
 from ..engine.periods import instant
 from ..engine.rules import LONGEST, UNITS, Rule
@@ -318,7 +318,7 @@ class Control:
         if other is not None:
             last: Change = {**_change("set", other, other.author, ""), "at": other.since}
             return ControlConflict(Phrase(_REPLACES, entry=entry, **_texts_of(last)))
-        for last in self._store.history(1):
+        for last in self._history_if_readable(1):
             return ControlConflict(Phrase(_CHANGED, entry=entry, **_texts_of(last)))
         return ControlConflict(Phrase(_DIFFERS, entry=entry))
 
@@ -327,7 +327,7 @@ class Control:
         for entry in document.entries:
             if entry.id == id_:
                 return entry
-        changes = self.history()
+        changes = self._history_if_readable(50)
         n = next((n for n, each in enumerate(changes) if each["id"] == id_ and each["what"] == "set"), 0)
         for last in changes[:n]:
             made, author = changes[n]["entry"], changes[n]["author"]
@@ -336,6 +336,13 @@ class Control:
         known = ", ".join(each.id for each in document.entries[:20]) or "there are none"
         none = f"no entry has the id {brief(id_)}, or it was replaced or undone; those in force: {known}"
         raise ConfigurationError(none)
+
+    def _history_if_readable(self, most: int) -> list[Change]:
+        """The latest changes, for a message that says who made them; none if the storage does not return them."""
+        try:
+            return self._store.history(most)
+        except StorageError:
+            return []
 
     def _make_entry(self, given: Mapping[str, Any], **terms: Unpack[Terms]) -> Override | Listing:
         """The entry that ``given`` describes. It is not in force yet."""

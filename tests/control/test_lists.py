@@ -13,9 +13,12 @@ from flask_multilimit import ConfigurationError, MultiLimit
 from flask_multilimit.control import document
 from flask_multilimit.control.control import NeedsForce
 from flask_multilimit.control.entries import Listing, are_half, entry_from
+from flask_multilimit.control.store import StoreInStorage
 from flask_multilimit.declare.addresses import Network, Who
 from flask_multilimit.declare.subjects import Subject
+from flask_multilimit.engine import StorageError
 from flask_multilimit.serve.access import AccessLists, Listed, listing_resolver
+from support.doubles import raising
 from support.waiting import until
 
 
@@ -232,6 +235,13 @@ def test_invalid_change_of_a_list_is_an_error_and_not_stored(
     with pytest.raises(ConfigurationError, match=message):
         change(shop.control)
     assert shop.control.entries() == ()
+
+
+def test_error_about_an_unknown_id_needs_no_history(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StoreInStorage, "history", raising(StorageError("no permission for xrevrange")))
+    for act in (shop.control.undo, shop.control.entry):
+        with pytest.raises(ConfigurationError, match="no entry has the id '12345678'"):
+            act("12345678")
 
 
 def test_error_about_an_unknown_id_names_the_first_20_in_force(shop: Shop) -> None:

@@ -12,9 +12,11 @@ from control.conftest import Shop, shop_on
 from flask_multilimit import ConfigurationError, MultiLimit, rate_limiter
 from flask_multilimit.control import Control, ControlConflict, Difference, InvalidData, NeedsForce, Preview
 from flask_multilimit.control.store import StoredDocument, StoreInStorage
+from flask_multilimit.engine import StorageError
 from flask_multilimit.insight.changes import entries
 from flask_multilimit.serve.gate import gate_of
 from support.asking import view
+from support.doubles import raising
 from support.waiting import until
 
 OVERRIDE = {"kind": "override", "endpoint": "show", "rule": "ip-60s", "rules": "9/minute"}
@@ -275,14 +277,17 @@ class TestTwoOperators:
         with pytest.raises(ControlConflict, match=r"or a change ended\. The last change: ann set deny 203\.0\.113\.7"):
             bob.put(preview)
 
-    def test_conflict_with_a_change_that_the_history_has_lost_is_an_error(
-        self, both: tuple[Shop, Shop], redis_client: redis.Redis
+    @pytest.mark.parametrize("readable", [True, False])
+    def test_conflict_with_a_change_that_the_history_does_not_show_is_an_error(
+        self, both: tuple[Shop, Shop], redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch, readable: bool
     ) -> None:
         ann, bob = (each.control for each in both)
         first = ann.override("show", rule="ip-60s", rules="50/minute", lasting=True)
         preview = bob.preview(OVERRIDE, lasting=True)
         ann.undo(first.id)
         redis_client.delete("rate_limit:{control}:history")
+        if not readable:
+            monkeypatch.setattr(StoreInStorage, "history", raising(StorageError("no permission for xrevrange")))
 
         with pytest.raises(ControlConflict, match=r"rule ip-60s .* or a change ended\. Look at it again"):
             bob.put(preview)
