@@ -53,6 +53,8 @@ class LastAnswer:
     """The answer before that."""
     changes: int
     """How many changes (of :class:`Fallback`) had been made when it came."""
+    changes_before: int
+    """How many had been made when the answer before that came."""
 
 
 class Fallback:
@@ -111,7 +113,8 @@ class Fallback:
         if last is None:
             self._add_answer(keys, decision)
         elif not -OVERTAKEN < decision.reply[NOW] - last.decision.reply[NOW] < 0:
-            last.before, last.decision, last.at, last.changes = last.decision, decision, self.now(), self._changes
+            last.before, last.changes_before = last.decision, last.changes
+            last.decision, last.at, last.changes = decision, self.now(), self._changes
         if self._needs_sweep:
             self._sweep()
 
@@ -119,7 +122,8 @@ class Fallback:
         last, recent = self._recent.get(keys) or self._older.get(keys), self._recent
         if len(recent) >= REMEMBERED:
             self._older, self._recent = recent, {}
-        self._recent[keys] = LastAnswer(self.now(), decision, None if last is None else last.decision, self._changes)
+        before, changes_before = (None, 0) if last is None else (last.decision, last.changes)
+        self._recent[keys] = LastAnswer(self.now(), decision, before, self._changes, changes_before)
 
     def _sweep(self) -> None:
         """Forget some keys of an outage, during it and afterwards, when the storage decides the checks."""
@@ -333,10 +337,11 @@ class Fallback:
             answers = sorted([*self._older.copy().values(), *self._recent.copy().values()], key=lambda last: last.at)
             for last in answers if self._resets else ():
                 for place, hit in enumerate(last.decision.hits):
-                    if self._resets.get(hit.key, 0) > last.changes:
-                        reply = list(last.decision.reply)
-                        reply[start_of(place) : start_of(place + 1)] = _full_quota(hit), 0, 0
-                        last.decision = last.decision.replaced(reply=reply)
+                    reset = self._resets.get(hit.key, 0)
+                    if reset > last.changes:
+                        last.decision = _after_reset(last.decision, place)
+                    if last.before is not None and reset > last.changes_before:
+                        last.before = _after_reset(last.before, place)
             self._by_key = {hit.key: last for last in answers for hit in last.decision.hits}
         return self._by_key
 
@@ -387,6 +392,12 @@ def _remaining(decision: Decision, hit: Hit) -> int:
     """What ``decision`` leaves of ``hit``, at most: the count may have been larger then."""
     then = next(_full_quota(each) for each in decision.hits if each.key == hit.key)
     return max(_standing(decision, hit.key)[0], 0) - max(then - _full_quota(hit), 0)
+
+
+def _after_reset(decision: Decision, place: int) -> Decision:
+    reply = list(decision.reply)
+    reply[start_of(place) : start_of(place + 1)] = _full_quota(decision.hits[place]), 0, 0
+    return decision.replaced(reply=reply)
 
 
 @lru_cache(maxsize=1024)

@@ -389,6 +389,20 @@ def test_units_that_other_workers_took_between_two_replies_reduce_the_share(
     assert decision.remaining == share - supposed - 1
 
 
+def test_units_that_other_workers_took_after_a_reset_reduce_the_share(make: Callable[..., Workers]) -> None:
+    workers, plan = make(2), hits("100/minute")
+    ours, theirs = workers.limiters
+    for _ in range(50):
+        ours.check(plan)
+    ours.reset(plan)
+    for _ in range(10):
+        theirs.check(plan)
+    ours.check(plan)
+    workers.break_down()
+
+    assert ours.check(plan).remaining == (89 - 2 * 10) // 2 - 1  # half of what was left; they may take as much again
+
+
 def test_used_up_quota_returns_at_its_time_in_an_outage(workers: Workers) -> None:
     limiter = workers.limiter
     for _ in range(3):
