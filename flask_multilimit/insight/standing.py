@@ -242,7 +242,7 @@ def standing(
     refusals, in_words = _refusals(gate, memory, client, endpoint)
     elsewhere = _Elsewhere(
         () if problem or endpoint is not None or not enabled else bans_elsewhere(gate, client),
-        sorted({each.endpoint for each in refusals} - scopes_of_endpoints(gate.app)),
+        sorted({each.endpoint for each in refusals} - scopes_of_endpoints(gate.app).keys()),
         checked_by_extensions(gate, endpoint),
     )
     if not (listed or elsewhere.bans or refusals or client.is_digest):  # functions and checks may have other types

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from threading import RLock
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -23,7 +24,7 @@ from ..observe.events import PASSED, TURNED_AWAY
 from ..observe.traffic import Counts, RecentBans, Refused, TrafficReader, reader_of
 from ..observe.traffic.counts import ANYBODY, BUCKET_SECONDS, LONGEST_SUBJECT, CountedBan, bucket_at, counted_name
 from ..observe.traffic.reading import LONGEST_SECONDS, SETTLED_SECONDS, TOGETHER, series_of
-from ..plan.sources import scopes_of_endpoints
+from ..plan.sources import UNMATCHED_SCOPE, scopes_of_endpoints
 from ..serve.gate import AppGate
 from .changes import ChangesInForce, changes_in_force
 from .health import StorageState, Workers, require_charges, storage_state, workers
@@ -607,7 +608,15 @@ def refusing(gate: AppGate, begun: RecentBans) -> RecentBans:
     """Without the bans of limiters that a change has switched off, or made a shadow: they refuse nobody meanwhile."""
     limiters = (each for each in gate.plans.all_limiters() if not each.declaration.shadow)
     rules = {keys for each in limiters for keys in each.rules_by_keys}
-    places = scopes_of_endpoints(gate.app, gate.listings)
+    endpoints = scopes_of_endpoints(gate.app)
+
+    @cache  # an extension may take as long as for a request
+    def is_planned(scope: str) -> bool:
+        """Whether no function, check or other extension limits there."""
+        if scope == UNMATCHED_SCOPE:
+            return True
+        endpoint = endpoints.get(scope)
+        return endpoint is not None and not any(limits(gate.app, endpoint) for limits in gate.listings)
 
     def refuses(ban: CountedBan) -> bool:
         parts = parts_of_key(ban.key)
@@ -617,6 +626,7 @@ def refusing(gate: AppGate, begun: RecentBans) -> RecentBans:
         changes = gate.plans.overrides.at(ban.endpoint).changes
         of_all = [each for each in changes if not each.rule and each.limiter in limiter]
         shadows = [each.shadow for each in of_all if each.shadow is not None]
-        return ban.endpoint not in places and not any(each.off for each in of_all) and True not in shadows[-1:]
+        is_on = not any(each.off for each in of_all) and True not in shadows[-1:]
+        return is_on and not is_planned(ban.endpoint)
 
     return begun._replace(begun=list(filter(refuses, begun.begun)))

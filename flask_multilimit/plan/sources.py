@@ -47,11 +47,10 @@ def scope_of(endpoint: str) -> str:
     return f"endpoint:{endpoint}" if endpoint in {APPLICATION_SCOPE, UNMATCHED_SCOPE} else endpoint
 
 
-def scopes_of_endpoints(app: Flask, others: Iterable[Callable[[Flask, str], object]] = ()) -> set[str]:
-    """The scopes of all endpoints, and that of requests without a route, by their names in traffic, which are cut off;
-    without those where ``others`` list limits that no plan has. All others are scopes of functions or checks."""
-    names = [each for each in app.view_functions if not any(limits(app, each) for limits in others)]
-    return {UNMATCHED_SCOPE, *(counted_name(scope_of(each)) for each in names)}
+def scopes_of_endpoints(app: Flask) -> dict[str, str]:
+    """The endpoints by their scopes, which are cut off as in traffic; of requests without a route, that is the scope
+    itself. All others are scopes of functions or checks."""
+    return {UNMATCHED_SCOPE: UNMATCHED_SCOPE, **{counted_name(scope_of(each)): each for each in app.view_functions}}
 
 
 class Given(NamedTuple):

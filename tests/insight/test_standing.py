@@ -17,6 +17,7 @@ from flask import Flask, request
 
 from flask_multilimit import IP, USER, Ban, ConfigurationError, MultiLimit, Rule, rate_limiter
 from flask_multilimit.dashboard import Dashboard
+from flask_multilimit.declare.decorators import RateLimiter
 from flask_multilimit.declare.subjects import Subject
 from flask_multilimit.engine import Decision, Hit, MemoryStorage, StorageError, hits_for
 from flask_multilimit.engine.text import quoted
@@ -405,6 +406,25 @@ def test_bans_of_functions_are_listed_while_a_change_lets_them_refuse(
     assert listed == [(each.endpoint, each.rule) for each in now(gate_of(app)).bans_in_force] == held
     assert (why(app, "203.0.113.7").state == "banned") == refused
     assert statuses(app, "/mail", environ_base=CLIENT) == [429 if refused else 200]
+
+
+def test_lists_of_bans_ask_other_extensions_only_about_endpoints_with_bans() -> None:
+    app, asked = app_with_a_service(BAN), list[str]()
+
+    def listing(_: Flask, endpoint: str) -> dict[str, list[RateLimiter]]:
+        asked.append(endpoint)
+        return {}
+
+    app.extensions["multilimit"].add_listing(listing)
+    counted(app, *["/mail"] * 3)
+
+    with app.app_context():
+        assert bans(gate_of(app))  # this prepares the list of limits, too
+        asked.clear()
+        assert bans(gate_of(app))
+        assert now(gate_of(app)).bans_in_force
+
+    assert asked == []
 
 
 @pytest.mark.parametrize("ahead", [-86_400, 86_400])
