@@ -201,7 +201,7 @@ def _content(variables: Sequence[Variable], end: str, number: int) -> str:
     this, following = variables[number], variables[number + 1 :]
     after, behind, *_ = (*(each.before for each in following), end, "")
     if this.is_port:
-        return r"\d*"
+        return r"<?\d*>?"  # %(p)s of gunicorn is the number of its process, as <4711>
     if this.role == "address" and after == ":" and following and following[0].is_port:
         return rf"[^{_end_marker(behind)}]*"  # an IPv6 address has colons, too
     if following and not after:  # a query, behind its path

@@ -190,6 +190,9 @@ $msec $remote_addr $request_method $request_uri question=$is_args $status $host 
 
 %(t)s %(h)s %({host}i)s '%(r)s' %(s)s %({x-api-key}i)s %(L)s
 [22/Nov/2026:03:19:27 +0000] 203.0.113.7 shop.example 'GET /items?page=2 HTTP/1.1' 200 k1 0.500000
+
+%(p)s %(t)s %(h)s %({host}i)s "%(r)s" %(s)s %({x-api-key}i)s
+<4711> [22/Nov/2026:03:19:27 +0000] 203.0.113.7 shop.example "GET /items?page=2 HTTP/1.1" 200 k1
 """
 
 
