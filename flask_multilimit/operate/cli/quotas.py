@@ -105,7 +105,9 @@ def _reset_at(
     require_shared_storage(gate)
     by_request = ", ".join(dict.fromkeys(name for each in places for name in each.applied.unknown))
     owners = {key: owner for each in places for key, owner in each.applied.owners.items()}
-    hits = {hit.key: hit for each in places for hit in each.applied.hits}
+    hits = dict[str, Hit]()
+    for hit in (hit for each in places for hit in each.applied.hits):
+        hits.setdefault(hit.key, hit)  # of two rules with one key, the one in force comes before the one declared
     if not hits:
         raise ConfigurationError(
             f'reset: the rules of {by_request} at "{endpoint}" depend on the request and are not known '

@@ -53,6 +53,17 @@ def test_reset_during_an_override_also_resets_declared_rules(
     assert ":ip:203.0.113.7:" not in on_server("keys").out
 
 
+def test_reset_asks_about_the_rule_in_force(on_server: Command, shop: FlaskClient) -> None:
+    """Its key is that of the declared rule, whose count is another."""
+    assert call(shop, "/update") == [200]
+    assert on_server("set", "update", "ip-20s", "7 per 20 seconds", "--for", "1h", "--yes").code == 0
+
+    run = on_server("reset", "update", "--ip", "203.0.113.7", answer="n\n")
+
+    assert "7 per 20 s" in run.err
+    assert "3 per 20 s" not in run.err
+
+
 @pytest.mark.parametrize("kinds", [["ban"], ["sliding_window"], ["ban", "sliding_window"]], ids="+".join)
 def test_reset_and_unban_delete_what_cannot_be_read_in_place_of_a_quota(
     on_server: Command, shop: FlaskClient, redis_client: redis.Redis, kinds: list[str]
