@@ -30,10 +30,11 @@ from .engine.threads import Beat
 from .operate.simulate.logged import LoggedRequest, Recorded
 from .operate.simulate.recorded import Recording, Segments, line_of, recordings_of
 from .plan.sources import UNMATCHED_SCOPE
+from .serve.access import Action
 from .serve.gate import gate_of
 from .serve.slots import holder_of_request, release_when_requests_end
 from .serve.state import Record, Records
-from .signals import limits_checked
+from .signals import limits_checked, request_denied
 
 PAUSE = 0.5
 """Seconds between two writes, and between two looks whether requests are wanted."""
@@ -62,6 +63,8 @@ class _PendingLine:
     """When limits were checked: nanoseconds of the monotonic clock; ``None`` if none was."""
     record: Record | None
     """Shows what the request was settled at; ``None`` if nothing settles it."""
+    listed: Action | None
+    """The list that the client is on, so that no limit was checked."""
     waits_until: float
     """When the line is written, whatever is missing: seconds of the monotonic clock."""
     ended: int | None = None
@@ -126,10 +129,12 @@ class Recorder:
         self._key = blake2b(secret.encode("utf-8", "surrogatepass") if isinstance(secret, str) else secret).digest()
         self._max_bytes = max_bytes
         self._attribute = f"flask_multilimit_recorded_{id(app)}"
+        self._denied = f"flask_multilimit_denied_{id(app)}"
         self._failing = self._closed = False
         self._beat = Beat(self._turn, name="multilimit-recorder", logger=app.logger, last=self.close)
         self._begin()
         limits_checked.connect(self._remember_check, app)
+        request_denied.connect(self._remember_denial, app)
         release_when_requests_end(app)
         app.after_request(self._record_response)
         notify_child(self)
@@ -149,6 +154,7 @@ class Recorder:
     def close(self) -> None:
         """Write the requests that wait, and record no more."""
         limits_checked.disconnect(self._remember_check, self._gate.app)
+        request_denied.disconnect(self._remember_denial, self._gate.app)
         self._closed = True
         self._beat.close()
         self.flush()
@@ -159,6 +165,10 @@ class Recorder:
         with suppress(RuntimeError):  # outside of a request
             if endpoint == (request.endpoint or UNMATCHED_SCOPE):
                 request.__dict__.setdefault(self._attribute, (decision, subjects, time.monotonic_ns()))
+
+    def _remember_denial(self, app: Flask, **_: object) -> None:  # noqa: ARG002
+        with suppress(RuntimeError):  # outside of a request
+            request.__dict__[self._denied] = True
 
     def _record_response(self, response: Response) -> Response:
         is_limited = isinstance(request.routing_exception, (NoneType, NotFound, MethodNotAllowed))  # no redirect
@@ -173,6 +183,11 @@ class Recorder:
             return response
         decision, subjects, began = request.__dict__.get(self._attribute, (None, {}, None))
         record, now = Records(self._gate.app).current(), time.monotonic()
+        listed: Action | None = None
+        if decision is None and self._denied in request.__dict__:
+            listed = "deny"
+        elif decision is None and record is not None and record.access[1]:
+            listed = "allow"
         pending = _PendingLine(
             at=_time_of(decision),
             method=request.method,
@@ -182,6 +197,7 @@ class Recorder:
             admitted=None if decision is None else decision.allowed,
             began=began,
             record=record if record is not None and record.open_charges else None,
+            listed=listed,
             waits_until=now + (SHORT_WAIT if response.is_sequence else LONG_WAIT),
         )
         holder = None if began is None or response.is_sequence else holder_of_request()
@@ -222,7 +238,7 @@ class Recorder:
     def _line_of(self, line: _PendingLine) -> str:
         subjects = {type_: self._hashed(value) for type_, value in self._split(line.subjects).items()}
         costs = {name: units for name, units in line.costs().items() if units is not None}
-        recorded = Recorded(line.endpoint, subjects, line.admitted, costs)
+        recorded = Recorded(line.endpoint, subjects, line.admitted, costs, line.listed)
         request = LoggedRequest(line.at, line.method, "", status=line.status, recorded=recorded, took=line.took())
         return f"{line_of(request)}\n"
 

@@ -10,6 +10,8 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Literal, NamedTuple, get_args
 
+from ...serve.access import Action
+
 MICROSECONDS = 1_000_000
 
 NO_FIELDS: Mapping[str, str] = MappingProxyType({})
@@ -27,6 +29,8 @@ class Recorded:
     """The verdict of the limits in force; ``None`` if no limit was checked."""
     costs: Mapping[str, int] = field(default_factory=dict)
     """The units that it was settled at, by the name of the limiter."""
+    listed: Action | None = None
+    """The list that the client was on."""
 
 
 class LoggedRequest(NamedTuple):  # a frozen dataclass takes three times as long to make

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from os import SEEK_END
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import NamedTuple
 from flask import Flask
 
 from ...engine.algorithms.base import COUNTED
+from ...serve.access import Action
 from .logged import MICROSECONDS, LoggedRequest, Recorded, checked_method
 
 NAME = "recorded"
@@ -27,6 +28,7 @@ RECORD_UNTIL = "record-until"
 """The file in that folder whose time of modification says until when requests are wanted."""
 
 _VERDICTS = {1: True, 0: False}
+_LISTS: Mapping[object, Action] = {"allow": "allow", "deny": "deny"}
 
 
 class Recording(NamedTuple):
@@ -100,6 +102,8 @@ def line_of(request: LoggedRequest) -> str:
         entry["ok"] = int(recorded.admitted)
     if recorded.costs:
         entry["c"] = dict(recorded.costs)
+    if recorded.listed:
+        entry["l"] = recorded.listed
     return json.dumps(entry, separators=(",", ":"))
 
 
@@ -109,7 +113,7 @@ def read(line: str) -> LoggedRequest | None:
         entry = json.loads(line)
         at, method, endpoint, status = entry["at"], entry["m"], entry["e"], entry["s"]
         subjects, admitted, took = entry.get("w", {}), _VERDICTS.get(entry.get("ok", -1)), entry.get("d")
-        costs = entry.get("c", {})
+        costs, listed = entry.get("c", {}), _LISTS.get(entry.get("l"))
     except (ValueError, RecursionError, TypeError, KeyError, AttributeError):
         return None
     valid = isinstance(at, int) and isinstance(method, str) and isinstance(status, int) and isinstance(subjects, dict)
@@ -117,7 +121,8 @@ def read(line: str) -> LoggedRequest | None:
         return None
     duration = took if isinstance(took, int) and took >= 0 else None
     known = {name: units for name, units in costs.items() if type(units) is int and 0 <= units <= COUNTED}
-    recorded = Recorded(endpoint, {str(type_): str(value) for type_, value in subjects.items()}, admitted, known)
+    named = {str(type_): str(value) for type_, value in subjects.items()}
+    recorded = Recorded(endpoint, named, admitted, known, listed)
     return LoggedRequest(at, checked_method(method), "", status=status, recorded=recorded, took=duration)
 
 

@@ -92,7 +92,7 @@ class Replay:
         if request[7] or request[8]:
             recorded, cost = request.recorded, self._plans.replacements.cost_field
             fields = (each for each in request.fields.items() if each[0] != cost)
-            who = (who, *fields, *(recorded.subjects.items() if recorded else ()))
+            who = (who, *fields, *((recorded.listed, *recorded.subjects.items()) if recorded else ()))
         plan = self._remembered.get(who)
         if plan is None:
             if len(self._remembered) >= REMEMBERED:

@@ -168,7 +168,8 @@ def user_of(request: LoggedRequest) -> str | None:
 
 
 class ClientLists:
-    """The lists of the settings and of the control document, as they are now and not as they were at a request."""
+    """The lists of the settings and of the control document, as they are now and not as they were at a request; for
+    one that was recorded, as they were."""
 
     def __init__(self, access: AccessLists | None, plans: Plans, finder: SubjectFinder) -> None:
         self._access = access
@@ -181,7 +182,9 @@ class ClientLists:
 
     def of(self, request: LoggedRequest, subjects: Mapping[str, str]) -> Action | None:
         """The list that the client of ``request`` is on; ``None`` if it is on none, so limits apply."""
-        if self._access is None or request.recorded is not None:
+        if request.recorded is not None:
+            return request.recorded.listed
+        if self._access is None:
             return None
         subjects_of = partial(self._plans.subjects_called, resolve=self._plans.subjects.given(subjects))
         listed = self._access.of_client(subjects[IP], subjects_of)
@@ -190,5 +193,5 @@ class ClientLists:
     def missing(self, request: LoggedRequest) -> tuple[str, ...]:
         """What the log does not say about this client."""
         if self._access is not None and request.recorded is not None:
-            return ("allow and deny lists: not replayed for what was recorded, as its subjects are hashed",)
+            return ("allow and deny lists: as they were when it was recorded, because its subjects are hashed",)
         return self._missing

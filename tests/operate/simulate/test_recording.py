@@ -21,7 +21,7 @@ from flask_multilimit.operate.simulate.recorded import SEGMENTS
 from flask_multilimit.recording import Recorder
 from flask_multilimit.serve.gate import gate_of
 from flask_multilimit.signals import limits_checked
-from flask_multilimit.simulation import Report, read_logs, simulate
+from flask_multilimit.simulation import Report, read_logs, simulate, suggest
 from support.asking import statuses
 from support.forks import forked
 from support.processes import Program
@@ -457,7 +457,22 @@ def test_recording_can_be_replayed_through_other_limits(app: Flask, recorder: Re
     assert (report.refused, report.differing) == (4, 4)
 
 
-def test_replay_of_a_recording_notes_that_it_leaves_out_lists(app: Flask, recorder: Recorder) -> None:
+def test_clients_that_were_on_a_list_are_neither_limited_nor_learned_from(app: Flask, recorder: Recorder) -> None:
+    control = gate_of(app).applier.control
+    control.allow("203.0.113.1", lasting=True)
+    control.deny("203.0.113.2", lasting=True)
+    for address in ["203.0.113.1"] * 5 + ["203.0.113.2"] * 6 + ["203.0.113.3"] * 2:
+        app.test_client().get("/", environ_base={"REMOTE_ADDR": address})
+    recorder.flush()
+    logs = read_logs(*recorder.folder.iterdir())
+
+    report = simulate(app, logs)
+
+    assert (report.admitted, report.denied, report.refused) == (7, 6, 0)
+    assert suggest(app, logs, endpoint="index").peaks[0].max == 2
+
+
+def test_replay_of_a_recording_notes_that_it_does_not_use_the_lists_in_force(app: Flask, recorder: Recorder) -> None:
     app.test_client().get("/")
     recorder.flush()
     gate_of(app).applier.control.deny("127.0.0.1", lasting=True)
@@ -466,7 +481,7 @@ def test_replay_of_a_recording_notes_that_it_leaves_out_lists(app: Flask, record
 
     assert report.denied == 0
     assert [(note.text, note.requests) for note in report.notes] == [
-        ("allow and deny lists: not replayed for what was recorded, as its subjects are hashed", 1)
+        ("allow and deny lists: as they were when it was recorded, because its subjects are hashed", 1)
     ]
 
 
