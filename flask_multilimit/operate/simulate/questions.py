@@ -157,7 +157,8 @@ def replay_of(
     headers = _header_fields(plans)
     finder = SubjectFinder({**headers, **subjects}, headers.keys() - subjects.keys())
     lists = ClientLists(limits.access, plans, finder)
-    return Replay(ReplayPlans(plans, finder, replacements, lists, endpoint), Routes(app, script_name), on_decision)
+    routes = Routes(app, script_name, plans.unmatched_methods)
+    return Replay(ReplayPlans(plans, finder, replacements, lists, endpoint), routes, on_decision)
 
 
 def limits_of(app: Flask, limits: Limits | None = None) -> LimitSet:

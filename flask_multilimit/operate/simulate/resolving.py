@@ -18,7 +18,7 @@ from ...engine import ConfigurationError
 from ...engine.errors import brief, check_mapping, check_text
 from ...plan.plans import Plans
 from ...serve.access import AccessLists, Action
-from .logged import LoggedRequest
+from .logged import METHODS, LoggedRequest
 
 # Endpoints
 
@@ -50,14 +50,16 @@ class Routes:
     """Finds the destinations of requests.
 
     :param script_name: the path at which the app is mounted. Requests to other paths are not for this app.
+    :param methods: those that are told apart where no endpoint is reached. A client can invent any number of others.
     """
 
-    def __init__(self, app: Flask, script_name: str = "") -> None:
+    def __init__(self, app: Flask, script_name: str = "", methods: Collection[str] = METHODS) -> None:
         check_text("script_name", script_name)
         if script_name and not script_name.startswith("/"):
             raise ConfigurationError(f"script_name={brief(script_name)}: give a path such as /shop")
         self._app = app
         self._script_name = script_name.rstrip("/")
+        self._methods = methods
         self._interned = lru_cache(maxsize=None)(Destination)
         self._matched = lru_cache(REMEMBERED)(self._match)
         self._adapter = lru_cache(HOSTS_REMEMBERED)(self._make_adapter)
@@ -66,7 +68,7 @@ class Routes:
         """Where ``request`` goes. Equal destinations are the same object, so they can be compared by identity."""
         if request.recorded is not None:
             endpoint = request.recorded.endpoint
-            return self._interned("endpoint" if endpoint else "unmatched", endpoint or "", request.method)
+            return self._destination("endpoint" if endpoint else "unmatched", request.method, endpoint or "")
         path = request.target.partition("?")[0]
         match = self._matched if len(path) + len(request.host) <= LONGEST_REMEMBERED else self._match
         return match(request.host, request.method, path)
@@ -78,14 +80,17 @@ class Routes:
             host, target = named or host, f"/{below}"
         path, adapter = self._path_info(target), self._adapter(host)
         if adapter is None or path is None:
-            return self._interned("outside", "", method)
+            return self._destination("outside", method)
         try:
             endpoint, _ = adapter.match(path, method)
         except (NotFound, MethodNotAllowed):
-            return self._interned("unmatched", "", method)
+            return self._destination("unmatched", method)
         except HTTPException:  # a redirect of the router
-            return self._interned("outside", "", method)
-        return self._interned("endpoint", str(endpoint), method)
+            return self._destination("outside", method)
+        return self._destination("endpoint", method, str(endpoint))
+
+    def _destination(self, reach: Reach, method: str, endpoint: str = "") -> Destination:
+        return self._interned(reach, endpoint, method if endpoint or method in self._methods else "")
 
     def _path_info(self, target: str) -> str | None:
         """The path within the app; ``None`` if it lies outside."""

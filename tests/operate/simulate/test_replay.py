@@ -592,6 +592,16 @@ def test_a_replay_remembers_no_long_path_or_host() -> None:
         tracemalloc.stop()
 
 
+def test_a_replay_remembers_no_method_that_a_client_invents() -> None:
+    app = app_with(MULTILIMIT_UNMATCHED_LIMITS=rate_limiter(rules="1/hour", methods=["PURGE"]))
+    routes = Routes(app, methods=limits_of(app).plans.unmatched_methods)
+    methods = [*(f"BREW{'X' * number}" for number in range(9)), "PURGE", "GET"]
+
+    destinations = {routes.destination_of(at(0, "/nowhere")._replace(method=method)) for method in methods}
+
+    assert sorted(each.method for each in destinations) == ["", "GET", "PURGE"]
+
+
 def test_app_below_a_path_gets_only_its_requests() -> None:
     report = replayed(app_with(), at(0, "/shop/"), at(1, "/shop"), at(2, "/shopping"), at(3, "/"), script_name="/shop/")
     assert {each.name: each.requests for each in report.endpoints} == {"index": 2}
