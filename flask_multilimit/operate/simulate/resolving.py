@@ -14,6 +14,7 @@ from werkzeug.routing import MapAdapter
 from werkzeug.test import EnvironBuilder
 
 from ...declare.subjects import ANONYMOUS, EVERYONE, LimitType, Resolve
+from ...declare.written import is_header
 from ...engine import ConfigurationError
 from ...engine.errors import brief, check_mapping, check_text
 from ...plan.plans import Plans
@@ -129,7 +130,7 @@ class SubjectFinder:
     def __init__(self, fields: Mapping[str, str], headers: Collection[str] = ()) -> None:
         check_fields(fields)
         self.fields: dict[str, str] = dict(fields)
-        self.headers: frozenset[str] = frozenset(headers)
+        self.headers: frozenset[str] = frozenset({*headers, *filter(is_header, fields)})
         """Types whose subject is a header field. Without the field, the subject is the empty text."""
 
     def subjects_of(self, request: LoggedRequest) -> dict[str, str]:

@@ -542,6 +542,12 @@ def test_header_type_of_a_limits_file_reads_its_field() -> None:
     assert [note.requests for note in report.notes] == [3]
 
 
+def test_suggestion_for_a_header_type_counts_requests_without_the_header_as_one_subject() -> None:
+    name, requests = "header:X-Api-Key", [at(0, fields={"X-Api-Key": "a"}), at(0), at(0), at(0)]
+    suggested = suggest_limits(app_with(), requests, type=name, subjects={name: "X-Api-Key"})
+    assert (suggested.subjects, suggested.peaks[0].max) == (2, 3)
+
+
 def test_limit_of_another_type_does_not_count_requests_without_its_field() -> None:
     app = app_with(rate_limiter(type=lambda: "x", name="api_key", rules="1/minute"))
     requests = [at(second, fields={"X-Api-Key": key} if key else {}) for second, key in enumerate(["a", "", "", "a"])]
