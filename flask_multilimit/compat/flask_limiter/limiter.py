@@ -37,8 +37,9 @@ _current_request: Callable[[], Request] = request._get_current_object  # type: i
 class Limiter:
     """Limits of an app, declared as for Flask-Limiter 4.1 and checked by flask_multilimit.
 
-    The parameters are those of ``flask_limiter.Limiter``. ``auto_check=False``, of its version 3, leaves all limits to
-    :meth:`check`. Raises :class:`ConfigurationError` for limits, strategies and storages that do not exist.
+    The parameters are those of ``flask_limiter.Limiter``. ``auto_check=False``, of its version 3, leaves the limits of
+    views, blueprints and the default ones to :meth:`check`; as there, those of other functions and of the application
+    are off. Raises :class:`ConfigurationError` for limits, strategies and storages that do not exist.
     """
 
     def __init__(
@@ -76,8 +77,7 @@ class Limiter:
         if not self.enabled or self in app.extensions.setdefault("limiter", set()):
             return
         state = self._latest = InForce(app, self, self._options)
-        if self._auto_check:
-            app.before_request(functools.partial(self._before_request, state))
+        app.before_request(functools.partial(self._before_request, state))
         app.after_request(functools.partial(self._after_request, state))
         add_commands(app)
         app.extensions["limiter"].add(self)
@@ -139,7 +139,8 @@ class Limiter:
 
         @functools.wraps(target)
         def limited(*args: Any, **kwargs: Any) -> Any:
-            self.check_at(name)
+            if self._auto_check:
+                self.check_at(name)
             return current_app.ensure_sync(target)(*args, **kwargs) if is_async else target(*args, **kwargs)
 
         setattr(limited, MARK, (*getattr(target, MARK, ()), self.registry))
@@ -178,7 +179,8 @@ class Limiter:
         return (self._endpoint() or "") if self.enabled else ""
 
     def check(self) -> None:
-        """Check all limits of this request here and now. Raises :exc:`RateLimitExceeded`."""
+        """Check the limits of the view, those of its blueprint and the default ones here and now. Raises
+        :exc:`RateLimitExceeded`."""
         self.check_at(view_name(current_app_itself(), _current_request().endpoint or ""))
 
     def reset(self) -> None:
@@ -193,6 +195,8 @@ class Limiter:
             if not state.started:
                 state.started = True
                 warn(state)
+            if not self._auto_check:
+                return
             request = _current_request()
             place = state.places.of(request)
             if not place.is_free:

@@ -239,17 +239,27 @@ def test_key_of_a_thousand_characters_is_limited(app: Flask) -> None:
     assert codes(app, 2) == [200, 429]
 
 
-def test_without_auto_check_limits_apply_where_check_is_called(app: Flask) -> None:
+def test_without_auto_check_limits_apply_once_where_check_is_called(
+    app: Flask, caplog: pytest.LogCaptureFixture
+) -> None:
     limiter = Limiter(get_remote_address, app=app, default_limits=["1/minute"], auto_check=False)
-    app.get("/free", endpoint="free")(named("v14"))
+    app.get("/free", endpoint="free")(limiter.limit("1/minute")(named("v14")))
 
     @app.get("/")
     def index() -> str:
         limiter.check()
         return "ok"
 
+    @app.get("/limited")
+    @limiter.limit("2/minute")
+    def limited() -> str:
+        limiter.check()
+        return "ok"
+
     assert codes(app, 2, "/free") == [200, 200]
     assert codes(app, 2) == [200, 429]
+    assert codes(app, 3, "/limited") == [200, 200, 429]
+    assert "It may see differences in" in caplog.text
 
 
 def test_limiter_uses_the_existing_multilimit_of_its_app(app: Flask) -> None:
