@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, NamedTuple
-from urllib.parse import unquote
+from urllib.parse import unquote, urlencode
 
 from flask_multilimit import ConfigurationError, Rule
 from flask_multilimit.engine import Hit, Hits, Limiter, RuleStatus, Storage, StorageError, hits_for
@@ -46,7 +46,19 @@ def storage_from(uri: str, options: Mapping[str, Any]) -> Any:
         login, at, place = rest.rpartition("@")
         rest = f"{login}{at}localhost{place}" if place[:1] in {"", ":", "/", "?"} else rest
     given = {name: value for name, value in options.items() if name not in _IGNORED_OPTIONS}
-    return _client(ours, rest, given) if given else f"{ours}://{rest}"
+    if given:
+        return _client(ours, rest, given)
+    return f"{ours}://{_with_login_of_sentinels(rest) if ours.endswith('+sentinel') else rest}"
+
+
+def _with_login_of_sentinels(rest: str) -> str:
+    """A URI without its scheme, whose user and password are also those of the sentinels, as in Flask-Limiter."""
+    login, at, _ = rest.rpartition("@")
+    if not at or "sentinel_password=" in rest:
+        return rest
+    user, _, password = login.partition(":")
+    own = {"sentinel_username": unquote(user), "sentinel_password": unquote(password)}
+    return f"{rest}{'&' if '?' in rest else '?'}{urlencode({name: value for name, value in own.items() if value})}"
 
 
 def _client(scheme: str, rest: str, options: dict[str, Any]) -> Any:
@@ -69,7 +81,10 @@ def _client(scheme: str, rest: str, options: dict[str, Any]) -> Any:
     if kind == "cluster":
         return redis.RedisCluster(startup_nodes=[redis.cluster.ClusterNode(*node) for node in nodes], **options)
     service = options.pop("service_name", service)
-    return redis.Sentinel(nodes, sentinel_kwargs=options.pop("sentinel_kwargs", None), **options).master_for(service)
+    of_sentinels = options.pop("sentinel_kwargs", None) or {}  # as in Flask-Limiter, the login is also theirs
+    prefixes = ("username", "password", "socket_", *(("ssl",) if server == "rediss" else ()))
+    shared = {name: value for name, value in options.items() if name.startswith(prefixes)}
+    return redis.Sentinel(nodes, sentinel_kwargs=shared | of_sentinels, **options).master_for(service)
 
 
 class Terms(NamedTuple):

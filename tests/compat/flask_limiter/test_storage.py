@@ -29,6 +29,11 @@ from support.servers import Server
         ("valkey://host:6379", "valkey://host:6379"),
         ("redis+unix:///run/redis.sock?db=1", "unix:///run/redis.sock?db=1"),
         ("redis+sentinel://a:26379,b:26379/mymaster", "redis+sentinel://a:26379,b:26379/mymaster"),
+        (
+            "redis+sentinel://ann:b%2B@a,b/mymaster",
+            "redis+sentinel://ann:b%2B@a,b/mymaster?sentinel_username=ann&sentinel_password=b%2B",
+        ),
+        ("redis+sentinel://:b@a/x?sentinel_password=c", "redis+sentinel://:b@a/x?sentinel_password=c"),
         ("valkey+cluster://a:7000,b:7000", "redis+cluster://a:7000,b:7000"),
         ("local://", "local://"),
     ],
@@ -68,6 +73,22 @@ def test_storage_options_configure_a_sentinel_client() -> None:
         ("a", 26379, "of sentinels"),
         ("b", 26379, "of sentinels"),
     ]
+
+
+def test_sentinels_get_the_login_and_timeout_of_the_server_unless_they_have_their_own() -> None:
+    def asked(uri: str, **options: Any) -> dict[str, Any]:
+        (sentinel,) = storage_from(uri, options).connection_pool.sentinel_manager.sentinels
+        given: dict[str, Any] = sentinel.connection_pool.connection_kwargs
+        return {name: given.get(name) for name in ("username", "password", "socket_timeout")}
+
+    assert asked("redis+sentinel://ann:b@a/mymaster", socket_timeout=7) == {
+        "username": "ann",
+        "password": "b",
+        "socket_timeout": 7,
+    }
+    assert asked("redis+sentinel://a/mymaster", password="b")["password"] == "b"
+    none = {"username": None, "password": None}
+    assert asked("redis+sentinel://ann:b@a/mymaster", sentinel_kwargs=none)["password"] is None
 
 
 def test_storage_options_configure_a_cluster_client(app: Flask, shared_cluster: Cluster) -> None:
