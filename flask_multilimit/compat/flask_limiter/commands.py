@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import chain
 from typing import Any, NamedTuple
 
 import click
@@ -24,6 +25,7 @@ from .settings import Options, setting_of
 from .util import get_qualified_name
 
 UNLISTED = frozenset(("HEAD", "OPTIONS"))
+META = "meta"
 
 
 class _Commands(AppGroup):
@@ -110,13 +112,15 @@ def clear(endpoint: str | None, path: str | None, method: str | None, key: str, 
         _print(line for state in states for line in _lines(state, only, key))
         click.confirm(visible(f"Proceed with resetting limits for key: {key}?"), abort=True)
     for state in states:
+        spared = {META} if only is None else {META, "application"}
         for title, listed, notes in _routes(state, only):
-            chosen = [each for each in listed if only is None or each.source != "application"]
+            kept = [*notes, *(f"{each} (meta limit)" for each in listed if each.source == META)]
+            chosen = [each for each in listed if each.source not in spared]
             for each in chosen:
                 strategy = state.strategy_at(each.endpoint)
                 strategy.clear(each.limit.limit, *state.identifiers(key, each.scope))
             _print(
-                [title, *(f"    {each}: Cleared" for each in chosen), *(f"    {each}; not cleared" for each in notes)]
+                [title, *(f"    {each}: Cleared" for each in chosen), *(f"    {each}; not cleared" for each in kept)]
             )
 
 
@@ -126,7 +130,7 @@ class Listed(NamedTuple):
     limit: RuntimeLimit
     endpoint: str
     source: str
-    """``application``, ``blueprint``, ``default``, ``route``."""
+    """``application``, ``blueprint``, ``default``, ``route``, ``meta``."""
     scope: str
     methods: tuple[str, ...] | None
     """Those that it applies to, in upper case; ``None``: all."""
@@ -148,8 +152,14 @@ def _lines(state: InForce, only: str | None, key: str | None) -> Iterator[str]:
 
 def _standing(state: InForce, listed: Listed, key: str) -> str:
     """Whether ``key`` would pass, and what it has left, by the rules in force."""
-    item, identifiers = listed.limit.limit, state.identifiers(key, listed.scope)
-    statuses = state.strategy_at(listed.endpoint)._statuses(item, *identifiers)
+    item = listed.limit.limit
+    identifiers = (key, listed.scope) if listed.source == META else state.identifiers(key, listed.scope)
+    decision = state.strategy_at(listed.endpoint)._peek(item, *identifiers)
+    if decision.bans:
+        (ban,) = decision.bans
+        passes = "Pass" if decision.allowed else "Fail"
+        return f": {passes} ({ban.strikes_left} out of {ban.hit.rule.quota.count} remaining)"
+    statuses = decision.statuses
     passes = "Pass" if all(each.allowed or each.hit.shadow for each in statuses) else "Fail"
     least, rules = min(statuses, key=lambda each: each.remaining), [each.rule for each in statuses]
     changed = "" if rules == [item.rule(state.terms.algorithm)] else f"; changed to {'; '.join(map(str, rules))}"
@@ -180,9 +190,13 @@ def limiters_at(app: Flask, endpoint: str) -> dict[str, list[RateLimiter]]:
         for route in app.url_map.iter_rules(endpoint):
             limits |= _limits_of(state, route, unknown)
         for each in limits.values():
+            if each.source == META:
+                continue  # it is a ban, no limiter
             where = f"Flask-Limiter: {each.source} limit, by {name_of(each.limit.key_func)}"
             found.setdefault(where, []).append(_limiter_for(state, endpoint, each))
         for declared in unknown.values():
+            if declared.is_meta:
+                continue
             where = f"Flask-Limiter: {name_of(declared.limit_provider)}, by {name_of(declared.limit_by)}"
             found[where] = [rate_limiter(rules=declared.limit_provider, type=declared.limit_by, name="limit")]
     return found
@@ -239,20 +253,32 @@ def _limits_at(place: Place, unknown: dict[str, Limit]) -> Iterator[Listed]:
     """The limits at ``place``. Those that are not known without a request become ``unknown``, by a note."""
     declared = {"default": place.default, "blueprint": place.around, "application": place.always, "route": place.own}
     sources: dict[RuntimeLimit, str] = {}
-    for source, each in ((source, each) for source, limits in declared.items() for each in limits):
+    for source, limits in declared.items():
+        sources |= dict.fromkeys(_known(limits, unknown), source)
+    endpoint, _, method = place.destination
+    found = [limit for limit in (sources if unknown else place.resolve().limits) if limit.serves(method)]
+    if not place.spared:
+        metas = _known(chain(place.meta_limits, *(limit.meta_limits for limit in found)), unknown)
+        sources |= dict.fromkeys(metas, META)
+        found += metas
+    for limit in found:
+        alone = limit.per_method or (place.is_inside and sources[limit] == "route")
+        methods = (method,) if alone else limit.methods and tuple(each.upper() for each in limit.methods)
+        yield Listed(limit, endpoint, sources[limit], limit.scope_for(endpoint, method), methods)
+
+
+def _known(declared: Iterable[Limit], unknown: dict[str, Limit]) -> list[RuntimeLimit]:
+    """The limits of declarations. Those that are not known without a request become ``unknown``, by a note."""
+    found: list[RuntimeLimit] = []
+    for each in declared:
         try:
-            sources |= dict.fromkeys(each, source)
+            found += each
         except HTTPException:  # noqa: PERF203 - from werkzeug: the request lacks what was asked for
             unknown[f"{name_of(each.limit_provider)}: depends on the request"] = each
         except Exception as error:
             failed = f"failed, perhaps for lack of a request: {type(error).__name__}: {error}"
             unknown[f"{name_of(each.limit_provider)}: {failed}"] = each
-    endpoint, _, method = place.destination
-    for limit in place.resolve().limits if not unknown else sources:
-        if limit.serves(method):
-            alone = limit.per_method or (place.is_inside and sources[limit] == "route")
-            methods = (method,) if alone else limit.methods and tuple(each.upper() for each in limit.methods)
-            yield Listed(limit, endpoint, sources[limit], limit.scope_for(endpoint, method), methods)
+    return found
 
 
 def _chosen(app: Flask, endpoint: str | None, path: str | None, method: str | None) -> str | None:

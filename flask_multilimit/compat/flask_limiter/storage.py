@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlencode
 
-from flask_multilimit import ConfigurationError, Rule
+from flask_multilimit import ConfigurationError, Decision, Rule
 from flask_multilimit.engine import Hit, Hits, Limiter, RuleStatus, Storage, StorageError, hits_for
 
 from .items import GRANULARITIES, MOST_STRIKES, RateLimitItem
@@ -138,16 +138,20 @@ class Strategy:
         return self.storage._limiter.peek(self._hits(item, identifiers, cost)).allowed
 
     def get_window_stats(self, item: Any, *identifiers: Any) -> WindowStats:
-        """When the quota is reset, and what is left of it."""
+        """When the quota is reset, and what is left of it; of a meta limit, how many refusals."""
         if not item.amount:
             return WindowStats(time.time() + item.get_expiry(), 0)
-        statuses = self._statuses(item, *identifiers)
+        decision = self._peek(item, *identifiers)
+        if decision.bans:
+            (ban,) = decision.bans
+            return WindowStats(time.time() + ban.reset_after, ban.strikes_left)
+        statuses = decision.statuses
         seconds = max(each.retry_after or each.reset_after for each in statuses)
         return WindowStats(time.time() + seconds, min(each.remaining for each in statuses))
 
-    def _statuses(self, item: Any, *identifiers: Any) -> tuple[RuleStatus, ...]:
+    def _peek(self, item: Any, *identifiers: Any) -> Decision:
         """The state of the rules in force: an override may put several in place of the item."""
-        return self.storage._limiter.peek(self._hits(item, identifiers, 1)).statuses
+        return self.storage._limiter.peek(self._hits(item, identifiers, 1))
 
     def clear(self, item: Any, *identifiers: Any) -> None:
         """Reset the quota."""

@@ -15,7 +15,13 @@ from flask_limiter import commands as theirs
 from werkzeug.test import EnvironBuilder
 
 from flask_multilimit import Decision, MultiLimit, current_decision, rate_limiter, testing
-from flask_multilimit.compat.flask_limiter import ExemptionScope, Limiter, RateLimitExceeded, get_remote_address
+from flask_multilimit.compat.flask_limiter import (
+    ExemptionScope,
+    Limiter,
+    MetaLimit,
+    RateLimitExceeded,
+    get_remote_address,
+)
 from flask_multilimit.compat.flask_limiter.places import Places
 from flask_multilimit.control import NeedsForce
 from flask_multilimit.dashboard import Dashboard
@@ -836,6 +842,50 @@ def test_override_that_gives_rules_to_a_meta_limit_is_logged_and_ignored(
 
     assert codes(meta_limited, 3) + codes(meta_limited, 1, "/free") == [200, 429, 429, 429]
     assert "meta-2 is a ban without rules; give times, shadow or off" in caplog.text
+
+
+def test_commands_show_meta_limits_that_refuse_a_client_and_say_that_clear_keeps_them(meta_limited: Flask) -> None:
+    def said(*command: str) -> list[str]:
+        output = meta_limited.test_cli_runner().invoke(meta_limited.cli.commands["limiter"], command).output
+        return [line.strip() for line in output.splitlines() if "2 per 1 hour" in line]
+
+    limits_of_client = ("limits", "--key", "127.0.0.1")
+    assert said(*limits_of_client) == ["2 per 1 hour: Pass (2 out of 2 remaining)  [meta]"] * 2
+    assert codes(meta_limited, 4) == [200, 429, 429, 429]
+
+    assert said("clear", "--key", "127.0.0.1", "-y") == ["2 per 1 hour (meta limit); not cleared"] * 2
+    assert said(*limits_of_client) == ["2 per 1 hour: Fail (0 out of 2 remaining)  [meta]"] * 2
+    control_of(meta_limited).override("*", limiter="meta-2", times=2.0, lasting=True, force=True)
+    assert said(*limits_of_client) == ["2 per 1 hour: Fail (0 out of 4 remaining)  [meta]"] * 2
+    assert [name for name, *_ in listed(meta_limited, "index")] == ["1/minute"]
+    (limiter,) = meta_limited.extensions["limiter"]
+    limiter.exempt(meta_limited.view_functions["free"], flags=ExemptionScope.META)
+    assert said("limits") == ["2 per 1 hour  [meta]"]  # at the index alone
+
+
+def test_callable_of_a_meta_limit_is_a_note_of_flask_limiter_limits_and_no_limiter(app: Flask) -> None:
+    limiter = Limiter(get_remote_address, app=app, meta_limits=[lambda: request.headers["X-Plan"]])
+    app.get("/", endpoint="index")(limiter.limit("1/minute")(named("v27")))
+
+    shown = app.test_cli_runner().invoke(app.cli.commands["limiter"], ["limits"]).output
+    assert shown.count("for lack of a request: KeyError: 'HTTP_X_PLAN'") == 1
+    assert [name for name, *_ in listed(app, "index")] == ["1/minute"]
+
+
+def test_state_of_a_meta_limit_can_be_asked_by_hand(meta_limited: Flask) -> None:
+    (limiter,) = meta_limited.extensions["limiter"]
+    (meta,) = MetaLimit("2/hour", key_function=get_remote_address)
+
+    def left() -> tuple[int, int]:
+        stats = limiter.limiter.get_window_stats(meta.limit, "127.0.0.1", "meta")
+        return stats.remaining, round((stats.reset_time - time.time()) / 3600)
+
+    seen = [left()]
+    for _ in range(3):
+        codes(meta_limited, 1)
+        seen.append(left())
+    assert [remaining for remaining, _ in seen] == [2, 2, 1, 0]
+    assert seen[-1][1] == 1
 
 
 def test_dashboard_is_open_to_an_address_that_a_meta_limit_bans_and_counts_no_traffic(meta_limited: Flask) -> None:
