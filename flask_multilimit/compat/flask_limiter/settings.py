@@ -116,7 +116,7 @@ class Settings:
             each: named.get(each) or config.get(f"{PREFIX}HEADER_{each.name}") or each.value for each in HeaderNames
         }
         self.retry_after: str | None = chosen("retry_after")
-        self.key_prefix: str = chosen("key_prefix", "")
+        self.key_prefix: str = str(chosen("key_prefix", ""))
         self.request_identifier: Callable[[], str] | None = chosen("request_identifier")
 
     @property
