@@ -97,6 +97,11 @@ def keys_that_are_no_text(s: Shop) -> None:
     s.limited("/", "1/minute", key_func=lambda: given[int(request.args["n"])])
 
 
+@asked("/*2", key_prefix=5)
+def a_key_prefix_that_is_no_text(s: Shop) -> None:
+    s.limited("/", "1/minute")
+
+
 @asked("/*3")
 def an_empty_key(s: Shop) -> None:
     s.limited("/", "1/minute", key_func=lambda: "")
@@ -760,6 +765,46 @@ def request_filter_during_a_meta_limit(lib: Library) -> str:
     return seen + " | " + s.codes("/")
 
 
+@asked("/*3")
+def deduct_when_that_raises(s: Shop) -> None:
+    s.limited("/", "2/minute", deduct_when=lambda response: response.is_deducted)
+
+
+@asked("/free /")
+def request_filter_where_nothing_is_limited(s: Shop) -> None:
+    s.limiter.request_filter(lambda: request.args["plan"] == "internal")
+    s.view("/free")
+    s.limited("/", "2/minute")
+
+
+@asked("/limited*3 /other*3", default_limits=["2/minute"])
+def a_view_named_like_a_limited_one(s: Shop) -> None:
+    for path, *decorators in (("/limited", s.limiter.limit("1/minute")), ("/other",)):
+        function = named("same", lambda: "ok")
+        for decorator in decorators:
+            function = decorator(function)
+        s.app.add_url_rule(path, path.strip("/"), function)
+
+
+def alternating_decorators_of_two_limiters(lib: Library) -> str:
+    s = lib.shop()
+    other = lib.limiter(s.app)
+    s.view("/", s.limiter.limit("3/minute"), other.limit("9/minute"), s.limiter.limit("9/hour"))
+    return s.codes("/*4")
+
+
+def a_limiter_in_two_apps(lib: Library) -> str:
+    limiter = lib.names.Limiter(lib.util.get_remote_address, application_limits=["3/minute"])
+    apps = [lib.app(f"shop{number}", RATELIMIT_DEFAULT=f"{number}/minute") for number in (1, 2)]
+    for app in apps:
+        limiter.init_app(app)
+        lib.freeze(app)
+    shops = [Shop(lib, app, limiter) for app in apps]
+    for s in shops:
+        s.view("/")
+    return " | ".join(s.codes("/*3") for s in shops)
+
+
 def a_meta_limit_of_thousands(lib: Library) -> str:
     try:
         lib.names.MetaLimit("1001/day")
@@ -1236,15 +1281,23 @@ def an_outage_with_swallow_errors(lib: Library) -> str:
     return _outage(lib, tell=_code_and_limit, swallow_errors=True, headers_enabled=True)
 
 
-def a_refused_client_during_an_outage(lib: Library) -> str:
+def _refused_before_an_outage(lib: Library, **options: Any) -> str:
     app = lib.app()
     with Server(next(iter(find_binaries().values()))) as server:
         uri = server.url.replace("unix:", "redis+unix:")
-        limiter = lib.names.Limiter(lib.util.get_remote_address, app=app, storage_uri=uri, swallow_errors=True)
+        limiter = lib.names.Limiter(lib.util.get_remote_address, app=app, storage_uri=uri, **options)
         s = Shop(lib, app, limiter)
         s.limited("/", "1/hour")
         seen = s.codes("/*2")
-    return seen + " | " + s.codes("/")
+    return seen + " | " + s.codes("/*2")
+
+
+def a_refused_client_during_an_outage(lib: Library) -> str:
+    return _refused_before_an_outage(lib, swallow_errors=True)
+
+
+def a_refused_client_during_an_outage_with_limits_in_memory(lib: Library) -> str:
+    return _refused_before_an_outage(lib, in_memory_fallback=["1/minute"])
 
 
 def an_outage_with_a_fallback(lib: Library) -> str:

@@ -96,7 +96,21 @@ SEEN: dict[str, tuple[str, str, str]] = {
     "a_key_of_zero": ("empty keys", "200 200 200", "200 429 200"),
     "keys_that_are_objects": ("keys that are objects", "200 200", "500 500"),
     "caching_of_a_refusal": ("no-store", "None | None", "None | no-store"),
-    "a_refused_client_during_an_outage": ("refusals during an outage", "200 429 | 200", "200 429 | 429"),
+    "a_refused_client_during_an_outage": ("refusals during an outage", "200 429 | 200 200", "200 429 | 429 429"),
+    "a_refused_client_during_an_outage_with_limits_in_memory": (
+        "refusals during an outage",
+        "200 429 | 200 429",
+        "200 429 | 429 429",
+    ),
+    "deduct_when_that_raises": ("charge first", "500 500 500", "500 500 429"),
+    "request_filter_where_nothing_is_limited": ("callables that fail", "400 | 400", "200 | 400"),
+    "a_view_named_like_a_limited_one": (
+        "limits that nobody calls",
+        "200 429 429 | 200 200 200",
+        "200 429 429 | 200 200 429",
+    ),
+    "alternating_decorators_of_two_limiters": ("alternating decorators", "200 429 429 429", "200 200 200 429"),
+    "a_limiter_in_two_apps": ("several apps", "200 429 429 | 429 429 429", "200 429 429 | 200 200 429"),
     "meta_limits_by_hand": ("by hand", "True | False | True", "True | True | True"),
     "a_very_large_amount": ("very large limits", "200 200 200", "an error at import"),
 }
