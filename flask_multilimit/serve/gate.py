@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from flask import Flask, Response, has_request_context
+from werkzeug.datastructures import Headers
 from werkzeug.exceptions import HTTPException
 
 from ..declare.advice import CallBill, Stack, app_in_force, gate_of_app, holder_of_call, leave_to_response
@@ -140,7 +141,7 @@ class AppGate(AppState):
             answer = unshared(answer, passed_on=not is_refusal)
             arguments = (*arguments[:-1], answer)  # before these functions, which may add fields, too
             response: Response = processed(self.app, process, arguments, record)
-            if response is not arguments[-1]:
+            if response is not arguments[-1] or not isinstance(response.headers, Headers):  # apps may assign a dict
                 response = unshared(response)
             record = record or self._records.current()
             if record is not None and (record.decisions or record.refused):

@@ -683,3 +683,20 @@ def test_response_with_a_plain_dict_of_headers_gets_rate_limit_fields(limited_ap
 
     assert (answer.status_code, answer.headers["X-Own"]) == (200, "yes")
     assert answer.headers["RateLimit"] == '"default-60s";r=4;t=48'
+
+
+def test_refusals_too_get_rate_limit_fields_below_an_after_request_function_that_assigns_a_dict(
+    limited_app: Flask,
+) -> None:
+    limited_app.add_url_rule("/", "view", rate_limiter(rules="1/minute")(lambda: "ok"))
+
+    @limited_app.after_request
+    def reply_with_own_headers(response: Response) -> Response:
+        response.headers = {**response.headers, "X-Own": "yes"}  # type: ignore[assignment]
+        return response
+
+    admitted, refused = ask(limited_app), ask(limited_app)
+
+    assert [(each.status_code, each.headers["X-Own"]) for each in (admitted, refused)] == [(200, "yes"), (429, "yes")]
+    assert [each.headers["RateLimit"][:18] for each in (admitted, refused)] == ['"default-60s";r=0;'] * 2
+    assert refused.headers["Cache-Control"] == "no-store"
