@@ -95,8 +95,10 @@ _of_method = click.option("--method", help="The request method of --path.")
 @click.option("--key", help="Show what is left for this key.")
 def limits(endpoint: str | None, path: str | None, method: str | None, key: str | None) -> None:
     """List all routes with their limits, and what a key has left."""
-    only = _chosen(current_app_itself(), endpoint, path, method)
-    _print(line for state in _states() for line in _lines(state, only, key))
+    only, states = _chosen(current_app_itself(), endpoint, path, method), _states()
+    if key is not None:
+        _require_shared_storage(states)
+    _print(line for state in states for line in _lines(state, only, key))
 
 
 @cli.command()
@@ -108,6 +110,7 @@ def limits(endpoint: str | None, path: str | None, method: str | None, key: str 
 def clear(endpoint: str | None, path: str | None, method: str | None, key: str, yes: bool) -> None:
     """Reset the quotas of a key."""
     only, states = _chosen(current_app_itself(), endpoint, path, method), _states()
+    _require_shared_storage(states)
     if not yes:
         _print(line for state in states for line in _lines(state, only, key))
         click.confirm(visible(f"Proceed with resetting limits for key: {key}?"), abort=True)
@@ -122,6 +125,15 @@ def clear(endpoint: str | None, path: str | None, method: str | None, key: str, 
             _print(
                 [title, *(f"    {each}: Cleared" for each in chosen), *(f"    {each}; not cleared" for each in kept)]
             )
+
+
+def _require_shared_storage(states: list[InForce]) -> None:
+    """Raise an error if quotas are in the memory of other processes."""
+    if not states[0].engine.storage.shared and not any(each.started for each in states):
+        raise click.ClickException(
+            "the storage keeps quotas in the memory of each worker process: this command can neither see nor change "
+            "them; to share them, use local:// or a Redis or Valkey server"
+        )
 
 
 class Listed(NamedTuple):

@@ -1242,6 +1242,7 @@ def flask_limiter_command(lib: Library) -> str:
 def limits_of_the_application_on_the_command_line(lib: Library) -> str:
     s = lib.shop(default_limits=["7/hour"], application_limits=["50/day"])
     s.view("/a")
+    s.codes("/a")
     wanted = ("50 per 1 day",)
     return " | ".join(
         _run(lib, s.app, each, wanted=wanted) for each in ("limits", "limits --endpoint view_of_a", CLEAR)

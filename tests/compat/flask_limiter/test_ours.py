@@ -497,10 +497,23 @@ def test_flask_limiter_shows_what_is_left_when_an_override_puts_two_rules_in_pla
 
 def test_flask_limiter_clear_names_the_limits_that_it_cannot_clear(limiter: Limiter, app: Flask) -> None:
     app.get("/", endpoint="index")(limiter.limit(lambda: request.args["limit"])(named("v99")))
+    codes(app, 1)
 
     run = app.test_cli_runner().invoke(app.cli.commands["limiter"], ["clear", "--key", "127.0.0.1", "-y"])
 
     assert "<lambda>: depends on the request; not cleared\n" in run.output
+
+
+@pytest.mark.parametrize("command", [["limits", "--key", "127.0.0.1"], ["clear", "--key", "127.0.0.1", "-y"]])
+def test_flask_limiter_does_not_answer_for_the_memory_of_other_processes(
+    limiter: Limiter, app: Flask, command: list[str]
+) -> None:
+    app.get("/", endpoint="index")(limiter.limit("1/minute")(named("v96")))
+
+    run = app.test_cli_runner().invoke(app.cli.commands["limiter"], command)
+
+    assert run.exit_code == 1
+    assert "this command can neither see nor change them" in run.output
 
 
 @pytest.mark.parametrize(
@@ -511,6 +524,8 @@ def test_flask_limiter_says_why_a_callable_failed_unless_the_request_lacks_somet
     limiter: Limiter, app: Flask, text: Callable[[], str], told: str
 ) -> None:
     app.get("/", endpoint="index")(limiter.limit(text)(named("v98")))
+    app.config["PROPAGATE_EXCEPTIONS"] = False
+    codes(app, 1)
     for command in (["limits"], ["clear", "--key", "127.0.0.1", "-y"]):
         output = app.test_cli_runner().invoke(app.cli.commands["limiter"], command).output
         assert re.search(f"<lambda>: failed, .*{told}", output)
@@ -850,6 +865,7 @@ def test_commands_show_meta_limits_that_refuse_a_client_and_say_that_clear_keeps
         return [line.strip() for line in output.splitlines() if "2 per 1 hour" in line]
 
     limits_of_client = ("limits", "--key", "127.0.0.1")
+    assert codes(meta_limited, 1, "/free") == [200]
     assert said(*limits_of_client) == ["2 per 1 hour: Pass (2 out of 2 remaining)  [meta]"] * 2
     assert codes(meta_limited, 4) == [200, 429, 429, 429]
 
