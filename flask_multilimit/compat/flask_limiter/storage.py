@@ -65,6 +65,8 @@ def _client(scheme: str, rest: str, options: dict[str, Any]) -> Any:
     """A client object of redis-py, made with ``options``."""
     redis: Any = import_module("redis")  # no other storage needs it
     if "connection_pool" in options:
+        if not isinstance(options["connection_pool"], redis.ConnectionPool):
+            raise ConfigurationError("storage option connection_pool: give a pool of redis, for Valkey, too")
         return redis.Redis(**options)
     if scheme == "local":
         raise ConfigurationError(f"storage options {', '.join(options)}: local:// takes none")

@@ -61,6 +61,11 @@ def test_given_connection_pool_is_used() -> None:
     assert storage_from("redis://ignored", {"connection_pool": pool}).connection_pool is pool
 
 
+def test_connection_pool_of_another_library_is_an_error() -> None:
+    with pytest.raises(ConfigurationError, match="connection_pool: give a pool of redis, for Valkey, too"):
+        storage_from("valkey://", {"connection_pool": object()})
+
+
 def test_storage_options_configure_a_sentinel_client() -> None:
     uri = "redis+sentinel://ann:b%40b@a:26379,b/mymaster"
     client = storage_from(uri, {"socket_timeout": 7, "sentinel_kwargs": {"password": "of sentinels"}})
