@@ -45,7 +45,9 @@ RateLimitViolation = TypedDict(
         "limit": NotRequired[int],
         "window": NotRequired[Annotated[float, Described(description="Seconds.")]],
         "period": NotRequired[Annotated[str, Described(description="The period of a calendar, such as month.")]],
-        "unit": NotRequired[Annotated[str, Described(description="concurrent-requests: those in progress.")]],
+        "unit": NotRequired[
+            Annotated[str, Described(description="What it counts; absent: requests. concurrent-requests: in progress.")]
+        ],
         "retry-after": NotRequired[Annotated[int, Described(description="Seconds; absent if waiting does not help.")]],
         "banned": NotRequired[bool],
     },

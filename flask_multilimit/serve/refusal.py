@@ -257,10 +257,10 @@ def problem(error: RateLimitExceeded) -> dict[str, Any]:
     return _problem(error.description, _violations(error.decision), error.code)
 
 
-_Violation = tuple[str, int, float | str | None, int | None, bool]
-"""A rule that refuses, as a problem describes it: name; count; time (text: a period of the calendar; ``None``: the rule
-limits requests in progress); seconds to wait, rounded up (``None``: waiting does not help, or nobody knows how long);
-whether it is a ban."""
+_Violation = tuple[str, int, str, float | str | None, int | None, bool]
+"""A rule that refuses, as a problem describes it: name; count; unit (empty: requests); time (text: a period of the
+calendar; ``None``: the rule limits requests in progress); seconds to wait, rounded up (``None``: waiting does not help,
+or nobody knows how long); whether it is a ban."""
 
 
 def _violations(decision: Decision) -> tuple[_Violation, ...]:
@@ -271,6 +271,7 @@ def _violations(decision: Decision) -> tuple[_Violation, ...]:
             (
                 hit.name,
                 hit.rule.count,
+                hit.unit,
                 _window_of(hit.rule),
                 -(-wait // 1_000_000) if wait > 0 else None,
                 hit.rule.algorithm == BAN,
@@ -304,10 +305,12 @@ def _problem(detail: str | None, violations: tuple[_Violation, ...], code: int |
 
 
 def _members_of(violation: _Violation) -> dict[str, Any]:
-    name, count, window, wait, banned = violation
+    name, count, unit, window, wait, banned = violation
     if banned:
         return {"policy": name, "banned": True, "retry-after": wait}
     members: dict[str, Any] = {"policy": name, "limit": count}
+    if unit:
+        members["unit"] = unit
     if isinstance(window, str):
         members["period"] = window
     else:

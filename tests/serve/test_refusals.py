@@ -125,6 +125,13 @@ def test_problem_details_have_no_retry_after_when_waiting_does_not_help(
     assert response.get_json(force=True)["violations"] == [{"policy": "default-60s", "limit": 1, "window": 60}]
 
 
+def test_problem_details_say_what_a_limit_counts_unless_it_is_requests(limited_app: Flask, client: FlaskClient) -> None:
+    limiter = rate_limiter(rules=Rule(60, 1000, name="tokens"), cost=lambda: 1001, unit="tokens")
+    limited_app.add_url_rule("/", "view", limiter(lambda: "ok"))
+    (tokens,) = client.get("/").get_json(force=True)["violations"]
+    assert tokens == {"policy": "tokens", "limit": 1000, "window": 60, "unit": "tokens"}
+
+
 @pytest.mark.parametrize(("waited", "text"), [(0, "60 seconds"), (58.5, "2 seconds"), (59, "1 second."), (59.9, "1 s")])
 def test_text_and_html_say_how_long_to_wait(limited: FlaskClient, clock: Clock, waited: float, text: str) -> None:
     refusal(limited)
