@@ -413,7 +413,9 @@ class DiskCopy:
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:  # a ConfigurationError is one
-            self._logger.error("Rate limits: cannot use the copy of the changes in %s: %s", self.path, error)
+            self._logger.error(
+                "Rate limits: worker %d: cannot use the copy of the changes in %s: %s", os.getpid(), self.path, error
+            )
             return None
 
     def write(self, stamp: str, run: str, text: str) -> None:
@@ -439,8 +441,9 @@ class DiskCopy:
         if not self._cannot_write:
             self._cannot_write = True
             self._logger.warning(
-                "Rate limits: cannot write the copy of the changes, so a worker that starts while the storage is down "
-                "will not know them: %s",
+                "Rate limits: worker %d cannot write the copy of the changes, so workers that start while the storage "
+                "is down will not know them: %s",
+                os.getpid(),
                 error,
             )
 

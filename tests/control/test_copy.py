@@ -205,7 +205,7 @@ def test_untrustworthy_copy_is_ignored_and_logged(
     spoil(copy)
 
     assert not worker(own_server, copy).denies()
-    (logged,) = [each for each in caplog.messages if "cannot use the copy" in each]
+    (logged,) = [each for each in caplog.messages if f"worker {os.getpid()}: cannot use the copy" in each]
     assert why in logged
 
 
@@ -221,5 +221,5 @@ def test_copy_that_cannot_be_written_is_logged_once_and_changes_apply(
     shop.control.deny("203.0.113.1", lasting=True)
 
     assert shop.denies()
-    assert sum("cannot write the copy" in each for each in caplog.messages) == 1
+    assert sum(f"worker {os.getpid()} cannot write the copy" in each for each in caplog.messages) == 1
     assert {each.name for each in tmp_path.iterdir()} == {"file", "folder"}
