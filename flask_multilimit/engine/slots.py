@@ -230,9 +230,9 @@ class Keeper:
         failed = [each for each in list(self._unreleased) if each.due <= now]
         for storage, releases in _by_storage(failed):
             self._retry_releases(storage, releases)
-        while self._unconfirmed:  # last, because this waits for a storage that stalls
-            _, unconfirmed = self._unconfirmed.popitem()
-            _call_and_log(partial(_confirm, cast("Storage", unconfirmed)))
+        for id_ in list(self._unconfirmed):  # last, because this waits for a storage that stalls
+            if (unconfirmed := self._unconfirmed.pop(id_, None)) is not None:  # it may be closed meanwhile
+                _call_and_log(partial(_confirm, cast("Storage", unconfirmed)))
 
     def _renew(self, storage: KeepsSlots, due: list[_Held], now: float) -> None:
         failures = list[tuple[list[_Held], Exception]]()

@@ -507,6 +507,22 @@ def test_slots_of_one_check_whose_releases_fail_in_two_threads_are_all_released(
         assert len(keeper) == 0
 
 
+def test_storage_may_be_closed_before_its_releases_are_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+
+    def released() -> tuple[Keeper, MemoryStorage]:
+        keeper, storage = keeper_at(now, monkeypatch), MemoryStorage()
+        decision = storage.check(THREE)
+        keeper.hold(storage, decision)
+        keeper.release(decision)
+        return keeper, storage
+
+    for keeper, _ in interleaved(
+        released, lambda held: held[0].renew_due(), lambda held: held[0].forget_all(held[1]), of=slots
+    ):
+        assert len(keeper) == 0
+
+
 def test_slot_released_before_its_renewal_is_not_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
     now, storage = [0.0], Renewing()
     keeper = keeper_at(now, monkeypatch)

@@ -196,8 +196,9 @@ class Servers:
         return [self._at(address) for address in self.hash_slots.primaries()]
 
     def close(self) -> None:
-        while self._servers:
-            self._servers.popitem()[1].close()
+        for address in list(self._servers):
+            if (server := self._servers.pop(address, None)) is not None:  # another thread may close it
+                server.close()
         self._nodes.close()
 
     def _successor(self, hash_slot: int, address: Address, failure: StorageError, *, may_repeat: bool) -> Address:

@@ -21,6 +21,7 @@ from flask_multilimit.engine import ClusterStorage, Concurrent, Hit, Hits, Stora
 from flask_multilimit.engine.decision import Charge
 from flask_multilimit.engine.storage.addresses import Address
 from flask_multilimit.engine.storage.base import Slot
+from flask_multilimit.engine.storage.cluster import servers
 from flask_multilimit.engine.storage.cluster.hash_slots import HASH_SLOTS, HashSlots
 from flask_multilimit.engine.storage.cluster.servers import (
     MOST_SERVERS,
@@ -35,6 +36,7 @@ from flask_multilimit.engine.storage.redis.scripts import script
 from flask_multilimit.engine.storage.redis.storage import RedisStorage
 from support.bench import hits
 from support.cluster import Cluster
+from support.threads import interleaved
 from support.waiting import PATIENCE
 
 FIRST, SECOND = ("10.0.0.1", 6379), ("10.0.0.2", 6379)
@@ -396,6 +398,7 @@ def test_the_only_known_server_is_asked_again_after_it_has_failed() -> None:
 
 
 PATCHED_LATER = """
+from flask_multilimit.engine.storage.cluster import servers
 from flask_multilimit.engine.storage.cluster.hash_slots import HASH_SLOTS, HashSlots
 from flask_multilimit.engine.storage.redis.connections import Deadline
 
@@ -429,3 +432,13 @@ def test_greenlets_wait_for_the_owners_although_the_app_was_made_before_gevent_p
     made = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
 
     assert (made.stdout, made.stderr) == ("('10.0.0.2', 7001)\n", "")
+
+
+def test_servers_can_be_closed_by_two_threads() -> None:
+    def asked() -> Servers:
+        made = Servers(Failing(RedisConnectionError("closed")), clock=None)
+        made._at(FIRST)
+        return made
+
+    for closed in interleaved(asked, Servers.close, Servers.close, of=servers):
+        assert not closed._servers
