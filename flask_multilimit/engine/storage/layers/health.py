@@ -96,12 +96,13 @@ class Report:
         )
         self._notify(health)
 
-    def is_back(self, seconds: float, charged: int, health: Health) -> None:
+    def is_back(self, seconds: float, charged: int, unsettled: int, health: Health) -> None:
         self._logger.warning(
-            "Rate limits: the storage is back after %.1f s. Checks admitted meanwhile: %d charged to it, %d not.",
+            "Rate limits: the storage is back after %.1f s. Checks admitted meanwhile: %d charged to it, %d not.%s",
             seconds,
             charged,
             health.given_up,
+            f" Settlements not made, because there were too many: {unsettled}." if unsettled else "",
         )
         self._notify(health)
 

@@ -222,7 +222,7 @@ class Outage:
             self.fallback.end()
             seconds = self.breaker.finish(alone=self._counted().count == 1)
             health = self._health()
-        self._report.is_back(seconds, self.pending.charged, health)
+        self._report.is_back(seconds, self.pending.charged, self.pending.unsettled, health)
         return True
 
     def close_if_over(self) -> bool:

@@ -86,6 +86,8 @@ class PendingCharges:
         """Checks of this or the last outage that could not be charged."""
         self.charged: int = 0
         """Checks of this or the last outage that were charged."""
+        self.unsettled: int = 0
+        """Settlements of this or the last outage that were dropped, because there were too many."""
         self._storage = storage
         self._now = now
         self._remember = remember
@@ -101,7 +103,7 @@ class PendingCharges:
 
     def begin(self) -> None:
         """Start to count again, because another outage begins."""
-        self.given_up = self.charged = 0
+        self.given_up = self.charged = self.unsettled = 0
 
     def forget(self) -> None:
         """Drop everything, because another process sends it to the storage."""
@@ -124,7 +126,7 @@ class PendingCharges:
         if dropped is not None:
             self._hits -= len(dropped.hits)
             if charges := list(dropped.settlements) if dropped.charged else repeatable(dropped.settlements):
-                self.settlements.append((check_id, charges))
+                self._add_settlement(check_id, charges)
         return dropped
 
     def reset(self, keys: Container[str]) -> None:
@@ -140,9 +142,14 @@ class PendingCharges:
         now, admitted = self._now(), self.admitted.get(check_id)
         kept = [each._replace(until=_counts_until(each, now)) for each in charges]
         if admitted is None:
-            self.settlements.append((check_id, kept))
+            self._add_settlement(check_id, kept)
         else:
             admitted.settlements += (*kept,)
+
+    def _add_settlement(self, check_id: bytes, charges: list[Charge]) -> None:
+        if len(self.settlements) == self.settlements.maxlen:
+            self.unsettled += 1  # the oldest, which this one replaces
+        self.settlements.append((check_id, charges))
 
     def take_batch(self) -> list[tuple[bytes, Admitted]]:
         """Mark the oldest checks as sent, and return them for :meth:`charge`."""

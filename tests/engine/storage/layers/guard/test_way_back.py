@@ -611,6 +611,22 @@ def test_a_settlement_whose_reply_is_lost_counts_once(workers: Workers, algorith
     assert workers.storage.peek(hits(rule(algorithm, 3600, 9))).remaining == 4
 
 
+def test_settlements_that_are_too_many_to_keep_are_dropped_and_counted_in_the_log(
+    make: Callable[..., Workers], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(pending, "MOST_PENDING", 2)
+    workers, plan = make(), hits("9/hour")
+    charged = [workers.limiter.check(plan) for _ in range(5)]
+    begin_outage(workers)
+    for each in charged:
+        workers.limiter.refund(each)
+
+    workers.mend()
+
+    assert workers.storage.peek(plan).remaining == 9 - 3
+    assert "not. Settlements not made, because there were too many: 3." in caplog.text
+
+
 def test_a_settlement_that_cannot_be_repeated_when_its_reply_is_lost_is_logged(
     workers: Workers, caplog: pytest.LogCaptureFixture
 ) -> None:
