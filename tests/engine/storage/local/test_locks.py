@@ -111,3 +111,37 @@ def test_supervisor_closes_the_list_of_masters_each_time_it_has_read_it(
     assert supervisor.a_master_runs()
 
     assert not has_opened(os.getpid(), masters)
+
+
+SIGNALLED_BEFORE_IT_WAITS = """
+import ctypes, sys
+from functools import partial
+from types import SimpleNamespace
+from flask_multilimit.engine.storage.local import supervisor
+
+system, python = ctypes.CDLL(None), supervisor.fcntl
+
+def flock(descriptor, how):  # the signal arrives before the wait, and Python runs no handler in between
+    calls = partial(system.usleep, 300_000), partial(system.flock, descriptor, how)
+    while list(map(partial.__call__, calls))[1]:
+        pass
+
+supervisor.fcntl = SimpleNamespace(**{**vars(python), "flock": flock})
+supervisor.main(*sys.argv[1:])
+"""
+
+
+def test_supervisor_notices_the_end_of_its_server_just_before_it_waits_for_a_lock(place: Place) -> None:
+    place.directory.mkdir(mode=0o700)
+    (place.directory / "election").touch()
+    user = os.open(place.directory, os.O_RDONLY)
+    fcntl.flock(user, fcntl.LOCK_SH)
+    try:
+        with (place.directory / "supervisor").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            command = [sys.executable, "-c", SIGNALLED_BEFORE_IT_WAITS, str(place.directory), "0", "/bin/false"]
+            subprocess.run(command, stdin=lock, check=True)
+
+        until(place.is_deserted)
+    finally:
+        os.close(user)
