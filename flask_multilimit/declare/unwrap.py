@@ -137,6 +137,11 @@ def _class_attribute(target: object, name: str) -> object | None:
     return None
 
 
+def closed_over(function: FunctionType) -> list[object]:
+    """What the closure of ``function`` holds."""
+    return [cell.cell_contents for cell in function.__closure__ or () if _has_value(cell)]
+
+
 def _innermost(function: object) -> object:
     *_, innermost = wrapped_in(function)
     return innermost
@@ -158,10 +163,7 @@ def _held_by(function: object) -> list[FunctionType | MethodType]:
 
 
 def _functions_in(function: object) -> list[FunctionType | MethodType]:
-    if isinstance(function, FunctionType):
-        values = [cell.cell_contents for cell in function.__closure__ or () if _has_value(cell)]
-    else:
-        values = list(attributes_of(function).values())
+    values = closed_over(function) if isinstance(function, FunctionType) else attributes_of(function).values()
     return [value for value in values if is_function(value)]
 
 

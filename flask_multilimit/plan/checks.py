@@ -19,7 +19,7 @@ from .. import signals
 from ..declare.advice import declared_on, limiter_above, mark_registered
 from ..declare.limiter import Declaration
 from ..declare.subjects import SubjectType, parts_of, spelled, type_name_of, types_in
-from ..declare.unwrap import attributes_of, is_function, slots_of
+from ..declare.unwrap import attributes_of, closed_over, functions_below, is_function, slots_of
 from ..engine import ConfigurationError, Limiter, Rule
 from ..engine.algorithms import SHIPPED
 from ..engine.slots import require_slots
@@ -184,6 +184,8 @@ _DEEPEST = 7
 """How many attributes and containers deep a registry is searched. Flask-APScheduler needs as many."""
 _MOST_VALUES = 2000
 """The most values that are looked at in one registry."""
+_MOST_IN_HELD = 50
+"""The same in an object that decorators of views hold: each view may have another one."""
 
 
 def reject_misplaced(app: Flask, user_loader: object) -> None:
@@ -233,6 +235,10 @@ def _registries_of(app: Flask) -> Iterator[tuple[tuple[str, str], object]]:
     extensions = [each for each in candidates.values() if _package_of(each)]
     for extension in extensions:
         yield ("", f"the decorator of {type(extension).__name__}"), extension
+    held = {id(each): each for view in app.view_functions.values() for each in _held_by(view)}
+    for each in held.values():
+        if id(each) not in candidates and _package_of(each) not in {"", own_package}:
+            yield ("", f"the decorator of {type(each).__name__}"), list(_functions_in(each, most=_MOST_IN_HELD))
     modules = {"flask.signals", signals.__name__, *map(_package_of, extensions)} & set(sys.modules)
     for signal in _signals_with_receivers(_NAMED_SIGNALS, *(vars(sys.modules[name]) for name in modules)):
         connected = list(signal.receivers.values())  # at any moment, one that is dropped leaves the signal
@@ -242,6 +248,14 @@ def _registries_of(app: Flask) -> Iterator[tuple[tuple[str, str], object]]:
 
 _NAMED_SIGNALS: dict[str, Any] = signal_by_name.__self__  # type: ignore[attr-defined]
 """The signals that ``blinker.signal`` has made; before blinker 1.8 this namespace had no public name."""
+
+
+def _held_by(view: object) -> Iterator[object]:
+    """The objects that decorators of ``view`` hold: Flask-HTTPAuth is found in no other way."""
+    *wrappers, _ = functions_below(view)
+    for wrapper in wrappers:
+        if type(wrapper) is FunctionType:
+            yield from closed_over(wrapper)
 
 
 def _package_of(extension: object) -> str:
@@ -264,11 +278,11 @@ def _called_in(registry: object) -> Iterator[object]:
         yield registry
 
 
-def _functions_in(registry: object) -> Iterator[object]:
+def _functions_in(registry: object, *, most: int = _MOST_VALUES) -> Iterator[object]:
     """The functions in a container or an object, the nearest first; of a list, all that can be called."""
     pending = deque([(registry, 0)])
     seen: set[int] = set()
-    while pending and len(seen) < _MOST_VALUES:
+    while pending and len(seen) < most:
         value, depth = pending.popleft()
         if id(value) in seen:
             continue

@@ -55,6 +55,22 @@ class Pages:
         return function
 
 
+class Guard:
+    """Is known only to the views that it decorates, as Flask-HTTPAuth is."""
+
+    verify: Any
+
+    def __init__(self, app: Flask) -> None:
+        app.get("/guarded", endpoint="guarded")(self.required(view()))
+
+    def required(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        return functools.wraps(function)(lambda: self.verify() and function())
+
+    def verify_password(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        self.verify = function
+        return function
+
+
 class Job:
     __slots__ = ("function", "trigger")
 
@@ -97,6 +113,7 @@ REGISTRIES: dict[str, Callable[[Flask], Decorator]] = {
     "the decorator of SocketIO": lambda app: SocketIO(app, async_mode="threading").on("message"),
     "the decorator of SocketIO for errors": lambda app: SocketIO(app, async_mode="threading").on_error(),
     "the decorator of Pages": lambda app: Pages(app).callback,
+    "the decorator of Guard": lambda app: Guard(app).verify_password,
     "the decorator of Scheduler": lambda app: Scheduler(app).task,
     "@multilimit.user_loader": lambda app: app.extensions["multilimit"].user_loader,
     'the decorator of the signal "request-started"': lambda _: flask.request_started.connect,
