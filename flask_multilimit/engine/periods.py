@@ -30,9 +30,10 @@ Boundaries = tuple[int, ...]
 """Microseconds since 1970, ascending; each is the end of one period and the begin of the next."""
 
 LATEST_DATE = 2**31 - 86_400
-"""POSIX time, a day before calendars end, so that each time zone has it: in 9999, or on some systems in 2038."""
+"""POSIX time, a day before calendars end, so that each time zone has it: in 9999, or where the system ends sooner."""
 with suppress(OverflowError, OSError):
-    LATEST_DATE = round(datetime.fromtimestamp(253_402_300_799 - 86_400, timezone.utc).timestamp())
+    for _end in (32_535_215_999, 253_402_300_799):  # of 3000, the last year of Windows, and of 9999
+        LATEST_DATE = round(datetime.fromtimestamp(_end - 86_400, timezone.utc).timestamp())
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _packed = struct.Struct(f"<{BOUNDARIES_AROUND}d").pack
 

@@ -161,18 +161,19 @@ def test_boundaries_are_complete_and_ascending_centuries_away() -> None:
                 assert around[AROUND] <= now < around[AROUND + 1]
 
 
-def test_latest_date_is_one_that_a_32_bit_system_has(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("end", "year"), [(2**31, 2038), (32_535_216_000, 3000)], ids=["32 bits", "Windows"])
+def test_latest_date_is_one_that_the_system_has(monkeypatch: pytest.MonkeyPatch, end: int, year: int) -> None:
     class Short(datetime):
         @classmethod
         def fromtimestamp(cls, timestamp: float, tz: Any = None) -> Any:
-            if timestamp >= 2**31:
+            if timestamp >= end:
                 raise OverflowError("timestamp out of range for platform time_t")
             return super().fromtimestamp(timestamp, tz)
 
     monkeypatch.setattr("datetime.datetime", Short)
     there = _periods_loaded_again()
 
-    assert (there.instant(1e300).year, periods.instant(1e300).year) == (2038, 9999)
+    assert (there.instant(1e300).year, periods.instant(1e300).year) == (year, 9999)
 
 
 @pytest.mark.parametrize("zone", ["Pacific/Auckland", "Pacific/Kiritimati", "Etc/GMT+12"])
