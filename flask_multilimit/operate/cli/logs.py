@@ -435,6 +435,7 @@ def suggest_command(
     if cost_field and (html or png):
         raise click.UsageError("--html and --png show requests, not units: leave out --cost-field")
     at_most, rules = share_from(refuse_at_most), windows_of(windows)
+    current_gate(warn=True)
     logs = log.open_logs()
     arrivals = arrivals_of(
         app,

@@ -262,6 +262,12 @@ def test_simulate_says_when_log_is_empty(on_memory: Command, tmp_path: Path) -> 
     assert on_memory("simulate", str(written(tmp_path / "empty.log", []))).out == "No requests.\n"
 
 
+def test_suggest_looks_at_no_client_that_a_change_has_listed(on_server: Command, log: Path) -> None:
+    assert on_server("allow", "203.0.113.8", "--for", "1h", "--force", "--yes").code == 0
+
+    assert on_server("suggest", str(log), "--json").json["suggestion"]["requests"] == 10
+
+
 def test_suggest_counts_units(on_memory: Command, token_log: Path) -> None:
     asked = ("suggest", str(token_log), "--cost-field", "upstream_http_x_tokens", "--refuse-at-most", "50%")
 
