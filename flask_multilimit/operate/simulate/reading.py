@@ -34,6 +34,8 @@ LATEST = 10**17
 """Microseconds since 1970, in the year 5138. Lines with later instants are malformed, so no screen has to show them."""
 LONGEST = 7 * 86_400 * MICROSECONDS
 """The longest time that a request can have taken. A replay would renew the slots of others for years."""
+PACKED_AT_ONCE = 256
+"""The bytes of zstd that are unpacked at once: at most to 8 MB."""
 _DAMAGED = (OSError, EOFError, zlib.error)
 _at = itemgetter(0)
 
@@ -162,10 +164,36 @@ def _unpacked(source: io.BufferedReader) -> Any:
         except ImportError:
             continue
         if name == "zstandard":
-            return module.ZstdDecompressor().stream_reader(source, read_across_frames=True, closefd=False)
+            return _ZstdFrames(source, module.ZstdDecompressor().decompressobj)
         return module.ZstdFile(source)
     unpack = "a log compressed by zstd: pip install 'flask-multilimit[zstd]', or unpack it: zstd -dc FILE |"
     raise ConfigurationError(Phrase(unpack))
+
+
+class _ZstdFrames:
+    """Unpacks frames of zstd. The reader of PyPI's module takes the end of a truncated file for its end."""
+
+    def __init__(self, source: io.BufferedReader, new_frame: Callable[[], Any]) -> None:
+        self._source = source
+        self._new_frame = new_frame
+        self._frame: Any = None
+        self._packed = b""
+
+    def read1(self, size: int = -1, /) -> bytes:  # noqa: ARG002 - nobody knows how much a part unpacks to
+        data = b""
+        while not data:
+            self._packed = self._packed or self._source.read1(PACKED_AT_ONCE)
+            if self._frame is None:
+                if not self._packed:
+                    break
+                self._frame = self._new_frame()
+            elif not self._packed:
+                raise EOFError("Compressed file ended before the end of a frame")
+            data = self._frame.decompress(self._packed)
+            self._packed = b""
+            if self._frame.eof:
+                self._packed, self._frame = self._frame.unused_data, None
+        return data
 
 
 class _Unpacking(io.BufferedIOBase):

@@ -111,6 +111,19 @@ def test_damaged_compressed_file_is_read_as_far_as_possible(tmp_path: Path) -> N
     assert logs.files[1].requests == 0
 
 
+def test_truncated_zstd_file_is_told_and_read_as_far_as_possible(tmp_path: Path) -> None:
+    zstandard = pytest.importorskip("zstandard")
+    rng = random.Random(7)
+    whole = zstandard.compress("\n".join(line(second, f"/{rng.random()}") for second in range(40_000)).encode())
+    short = tmp_path / "short.log.zst"
+    short.write_bytes(whole[: len(whole) // 2])
+
+    logs = read_logs(short)
+
+    assert 10_000 < len(list(logs)) < 30_000
+    assert "Compressed file ended before" in logs.files[0].broken
+
+
 def test_standard_input_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     class Input:
         buffer = io.BytesIO("\n".join(map(line, range(3))).encode())
