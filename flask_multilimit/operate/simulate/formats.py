@@ -29,6 +29,7 @@ from .logged import (
     field_name,
     maker,
     unescaped,
+    unescaped_url,
 )
 
 MakeReader = Callable[[tzinfo, Sequence[str]], Read]
@@ -217,6 +218,9 @@ def _end_marker(text: str) -> str:
     return re.escape(next((character for character in text if character != " "), " "))
 
 
+_UNESCAPE = [unescaped_url if role in {"request", "target", "path", "query"} else unescaped for role in ROLES]
+
+
 def _reader(pattern: re.Pattern[str], fields: Mapping[str, str], make: Make) -> Read:
     # The last of the texts, which is empty, stands for the roles that a format does not have.
     matches, roles = pattern.match, itemgetter(*(pattern.groupindex.get(role, 0) - 1 for role in ROLES))
@@ -227,7 +231,7 @@ def _reader(pattern: re.Pattern[str], fields: Mapping[str, str], make: Make) -> 
             return None
         found = roles((*match.groups(""), ""))
         if "\\" in line:
-            found = map(unescaped, found)
+            found = (undo(text) for undo, text in zip(_UNESCAPE, found, strict=True))
         further = NO_FIELDS
         if fields:
             further = {name: unescaped(match[group]) for group, name in fields.items() if match[group] not in MISSING}

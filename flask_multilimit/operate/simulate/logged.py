@@ -176,6 +176,15 @@ def unescaped(text: str) -> str:
     return _ESCAPED.sub(lambda match: match[2] or chr(int(match[1], 16)), text) if "\\" in text else text
 
 
+def unescaped_url(text: str) -> str:
+    """The same for a part of a URL: bytes of UTF-8 are the characters that the app sees there."""
+    plain = unescaped(text)
+    try:
+        return plain.encode("latin-1").decode()
+    except UnicodeError:
+        return plain
+
+
 # Instants, however they are written
 
 MINUTES_REMEMBERED = 4096

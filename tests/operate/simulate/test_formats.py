@@ -229,6 +229,20 @@ def test_escapes_of_each_server_are_undone(written: str) -> None:
     assert request.target == '/a"b\\c\xe9'
 
 
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("$msec $request_method $uri", r"GET /caf\xC3\xA9"),
+        ('%{sec}t "%r" %{Accept}i', r'"GET /caf\xc3\xa9 HTTP/1.1" \xc3'),
+    ],
+    ids=["nginx", "Apache"],
+)
+def test_escaped_bytes_of_a_path_are_utf_8_as_the_app_reads_them(text: str, written: str) -> None:
+    request = request_in(f"1795317567 {written}", text, "Accept")
+    assert request.target == "/café"
+    assert request.fields.get("Accept", "\xc3") == "\xc3", "header fields are Latin-1"
+
+
 @pytest.mark.parametrize("address", ["203.0.113.7", "2001:db8::1", "::1"])
 def test_address_before_a_port_keeps_its_colons(address: str) -> None:
     line = f'{address}:50443 [22/Nov/2026:03:19:27 +0000] "GET / HTTP/1.1"'
