@@ -44,13 +44,12 @@ def reject_unserved(plans: Mapping[tuple[str, str], Plan]) -> None:
 
 def reject_unstorable_plans(plans: Iterable[Plan], limiter: Limiter) -> None:
     """As :func:`reject_unstorable`, for the rules of ``plans``."""
-    for plan in plans:
+    for planned in (planned for plan in plans for planned in plan.limiters):
+        declared = planned.declaration
         try:
-            for planned in plan.limiters:
-                rules = (rule for _, rule in planned.rules)
-                reject_unstorable((*rules, *(planned.declaration.fallback or ())), limiter)
-        except ConfigurationError as error:  # noqa: PERF203 - it names the plan
-            raise ConfigurationError(f'limiter on "{plan.scope}": {error}') from None
+            reject_unstorable((*(rule for _, rule in planned.rules), *(declared.fallback or ())), limiter)
+        except ConfigurationError as error:
+            raise ConfigurationError(f'limiter on "{declared.where}": {error}') from None
 
 
 def reject_unstorable(rules: Iterable[Rule], limiter: Limiter) -> None:

@@ -369,8 +369,9 @@ class Plans:
 
     def _checked(self, plan: Plan) -> Plan:
         """``plan``. Raises :class:`ConfigurationError` if it limits users and the app does not say who they are."""
-        if any(LimitType.USER in types_in(limiter.declaration.type) for limiter in plan.limiters):
-            self.subjects.require_users(f'limiter on "{plan.scope}"')
+        for limiter in plan.limiters:
+            if LimitType.USER in types_in(limiter.declaration.type):
+                self.subjects.require_users(f'limiter on "{limiter.declaration.where}"')
         return plan
 
     def _routes_of(self, endpoint: str) -> list[Route]:

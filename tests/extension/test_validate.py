@@ -105,6 +105,14 @@ def test_error_about_an_unknown_name_says_how_to_list_the_names_meanwhile(app: F
         make(EXEMPT=["gone"]).validate(app)
 
 
+@pytest.mark.parametrize("name", ["APPLICATION_LIMITS", "DEFAULT_LIMITS", "UNMATCHED_LIMITS"])
+def test_limit_of_users_whom_the_app_does_not_know_is_an_error_that_names_its_setting(app: Flask, name: str) -> None:
+    app.config[f"MULTILIMIT_{name}"] = {"type": "user", "rules": "5/minute"}
+    app.get("/", endpoint="home")(view())
+    with pytest.raises(ConfigurationError, match=f'limiter on "MULTILIMIT_{name}": .* needs to know the user'):
+        MultiLimit(app).validate(app)
+
+
 def test_unknown_name_is_a_warning_when_configured(app: Flask, make: Make) -> None:
     multilimit = make(EXEMPT=["gone.*"], UNKNOWN_NAMES="warn")
     with pytest.warns(ConfigurationWarning, match=r'MULTILIMIT_EXEMPT: no endpoint or blueprint is called "gone'):
