@@ -252,7 +252,7 @@ def _users(gate: AppGate) -> Iterator[Finding]:
     counted = _counted_subjects(gate)
     types = {each.type for each in counted}
     if ANONYMOUS in types and LimitType.USER.value not in types:
-        text = "User limits have counted requests, but none by a known user."
+        text = "Of the keys looked at in storage, some count clients without a login, and none a known user."
         remedy = (
             "If users were logged in: identify them in a before_request function or in the user_loader, or put "
             '@rate_limiter below the decorator that identifies them; see the page "Limit users".'

@@ -440,6 +440,7 @@ def test_user_limits_that_never_saw_a_user_are_a_warning(on_server: Shop, user: 
     found = on_server.finding("users")
 
     assert found.level == level
+    assert found.text.startswith("Of the keys looked at in storage") == (user is None)  # those of users may have ended
     assert (found.remedy or "").startswith("If users were logged in") == (user is None)
 
 
