@@ -6,7 +6,7 @@ Usable with any test framework; with pytest there is also the fixture ``multilim
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -22,7 +22,7 @@ from .engine import ConfigurationError, Decision, Hit, Limiter, Rule, hits_for
 from .engine.errors import brief, check_bool, is_number
 from .engine.hits import BanHit
 from .engine.storage import Clocked, GuardedStorage, layers_of
-from .insight.clients import applied_at, require_limiters
+from .insight.clients import applied_at, client_with, listed_of, require_limiters
 from .insight.keys import all_keys
 from .plan.lookups import require_known_rules
 from .serve.gate import AppGate, gate_of
@@ -152,7 +152,13 @@ def exhaust(
             "exhaust: limits are switched off (MULTILIMIT_ENABLED=False), so the next request would pass anyway; "
             "switch them on for this test: with flask_multilimit.testing.enabled(app): ..."
         )
-    hits = _hits_at(gate, "exhaust", endpoint, subject, method, address)
+    given = _given(gate, subject, address)
+    listed = listed_of(gate, client_with(gate, given), gate.access)
+    if listed is not None and listed.action == "allow":
+        raise ConfigurationError(
+            f"exhaust: {listed.where} allows {listed.who}, so the next request would pass anyway; leave this entry out"
+        )
+    hits = _hits_at(gate, "exhaust", endpoint, given, method)
     refusals = [_use_up(gate, endpoint, _enforced(each)) for each in hits if each]
     return max(refusals, key=lambda refusal: refusal.retry_after)
 
@@ -171,7 +177,8 @@ def reset(
             raise ConfigurationError("reset: name the endpoint too: reset(app, endpoint, subject)")
         gate.reset(all_keys(gate))
         return
-    gate.reset(chain.from_iterable(_hits_at(gate, "reset", endpoint, subject, method, address)))
+    given = _given(gate, subject, address)
+    gate.reset(chain.from_iterable(_hits_at(gate, "reset", endpoint, given, method)))
 
 
 @contextmanager
@@ -194,14 +201,18 @@ def _target(target: Flask | FlaskClient) -> tuple[AppGate, str]:
     return gate_of(target), "127.0.0.1"
 
 
-def _hits_at(
-    gate: AppGate, what: str, endpoint: str, subject: Named | None, method: str | None, address: str
-) -> list[tuple[Hit, ...]]:
-    """The hits at ``endpoint``, for each group of methods: of ``subject``, or of the test client and of everyone."""
+def _given(gate: AppGate, subject: Named | None, address: str) -> Mapping[str, str]:
+    """``subject`` by type; without one, the test client and everyone."""
     of_client = {LimitType.IP.value: address, ANONYMOUS: address, EVERYONE.type: EVERYONE.value}
-    given = of_client if subject is None else gate.subjects.clients_from(subject)
+    return of_client if subject is None else gate.subjects.clients_from(subject)
+
+
+def _hits_at(
+    gate: AppGate, what: str, endpoint: str, given: Mapping[str, str], method: str | None
+) -> list[tuple[Hit, ...]]:
+    """The hits of the ``given`` subjects at ``endpoint``, for each group of methods."""
     places = applied_at(gate, endpoint, method, given, declared=what == "reset")
-    require_limiters(what, endpoint, places, given, spelled=spelled)
+    require_limiters(what, endpoint, places, given, method, spelled=spelled)
     require_known_rules(endpoint, (place.applied for place in places))
     return [place.applied.hits for place in places]
 

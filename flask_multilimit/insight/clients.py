@@ -249,22 +249,23 @@ def require_limiters(
     endpoint: str,
     found: list[AppliedAt],
     given: Mapping[str, str],
+    method: str | None,
     *,
     spelled: Callable[[tuple[str, ...]], str],
 ) -> None:
     """Raise :class:`ConfigurationError` unless a limiter at ``endpoint`` counts one of the ``given`` subjects.
 
-    ``spelled`` writes how a caller gives a subject of these parts.
+    ``found`` is what was asked for: at all methods, or at one. ``spelled`` writes how a caller gives a subject of these
+    parts.
     """
     if any(each.applied.limiters for each in found):
         return
+    place = f'"{endpoint}"' if method is None else f'"{endpoint}" ({method.upper()})'
     types = {name: parts for each in found for name, parts in each.types.items()}
     if not types:
-        raise ConfigurationError(f'{what}: no limit applies to "{endpoint}"; `flask multilimit limits` lists them')
+        raise ConfigurationError(f"{what}: no limit applies to {place}; `flask multilimit limits` lists them")
     limited_by = ", ".join(f"{name} ({spelled(parts)})" for name, parts in types.items())
-    raise ConfigurationError(
-        f'{what}: no limit at "{endpoint}" counts {" and ".join(given)}; it is limited by {limited_by}'
-    )
+    raise ConfigurationError(f"{what}: no limit at {place} counts {' and '.join(given)}; it is limited by {limited_by}")
 
 
 def listed_of(gate: AppGate, client: Client, lists: AccessLists | None) -> Listed | None:

@@ -1,5 +1,7 @@
 """`exhaust`, `reset` and `enabled` of the test kit."""
 
+from collections.abc import Callable
+
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
@@ -169,6 +171,23 @@ def test_exhaust_of_an_unsuitable_endpoint_is_an_error(endpoint: str, subject: s
     with pytest.raises(ConfigurationError) as caught:
         exhaust(make_app(), endpoint, subject)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("act", [exhaust, reset])
+def test_error_about_a_method_without_limits_names_the_method(act: Callable[..., object]) -> None:
+    app = make_app()
+    limited = rate_limiter(rules="5/minute", methods=["POST"])(lambda: "ok")
+    app.add_url_rule("/form", "form", limited, methods=["GET", "POST"])
+    with pytest.raises(ConfigurationError, match=rf'^{act.__name__}: no limit applies to "form" \(GET\); '):
+        act(app, "form", method="get")
+
+
+@pytest.mark.parametrize(("entry", "subject"), [("127.0.0.0/8", None), ("user:ann", "user:ann")])
+def test_exhaust_is_an_error_for_a_client_that_is_allowed(entry: str, subject: str | None) -> None:
+    app = make_app(MULTILIMIT_ALLOW=[entry])
+    with pytest.raises(ConfigurationError, match=f"exhaust: MULTILIMIT_ALLOW allows {entry}, so the next request"):
+        exhaust(app, "by_user", subject)
+    exhaust(app, "by_user", "user:bob")
 
 
 def test_exhaust_is_an_error_when_limits_are_disabled() -> None:

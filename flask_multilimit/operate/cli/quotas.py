@@ -101,7 +101,7 @@ def _reset_at(
             f'reset: only another extension checks limits at "{endpoint}"; `flask limiter clear` resets those of '
             "Flask-Limiter"
         )
-    require_limiters("reset", endpoint, places, given, spelled=options_for)
+    require_limiters("reset", endpoint, places, given, method, spelled=options_for)
     require_shared_storage(gate)
     by_request = ", ".join(dict.fromkeys(name for each in places for name in each.applied.unknown))
     owners = {key: owner for each in places for key, owner in each.applied.owners.items()}
