@@ -164,7 +164,7 @@ def _fields(
         is_refusal = response.status_code in ({403, 429, 503} if refused else {429, 503})
         if is_refusal or "cache-control" not in (own or {}) or cache_fields(response) != own:
             found.append(NO_STORE)  # caches may store other statuses by default, for all clients
-        wait = _retry_after(refusal, refused, settings) if is_refusal else None
+        wait = seconds_to_wait(refusal, refused, settings) if is_refusal else None
         if wait is not None and not (refused and "Retry-After" in response.headers):  # a handler's own
             in_seconds = settings.retry_after == "seconds"
             found.append(("Retry-After", str(wait) if in_seconds else _date_after(wait)))
@@ -178,7 +178,7 @@ def _fields(
     return found
 
 
-def _retry_after(refusal: Decision | None, refused: float, settings: Settings) -> int | None:
+def seconds_to_wait(refusal: Decision | None, refused: float, settings: Settings) -> int | None:
     """The seconds in ``Retry-After`` (RFC 9110, 10.2.3), rounded up, so that a time that is known is never too
     early."""
     retry_after = 0.0

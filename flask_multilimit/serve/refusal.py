@@ -30,7 +30,7 @@ from ..engine.text import LONGEST_PREFERENCE
 from ..plan.applied import AppliedLimits
 from ..signals import log_once_a_minute
 from .access import Listed
-from .headers import CONCURRENT_REQUESTS, headers_of
+from .headers import CONCURRENT_REQUESTS, headers_of, seconds_to_wait
 from .slots import current_context
 from .state import AppState, Record, Records, replace_method
 
@@ -235,6 +235,10 @@ class _Denied(AccessDenied, Forbidden):
 class _DeniedForNow(AccessDenied, TooManyRequests):
     code = 429
 
+    def __init__(self, listed: Listed, message: str) -> None:
+        super().__init__(listed, message)
+        self.retry_after = None if listed.ends_in is None else math.ceil(listed.ends_in)
+
 
 _META = """\
 <meta charset=utf-8>
@@ -359,6 +363,7 @@ class Refusals:
             response = self._from_app("on_rejected", lambda: self._response_of(code, react, decision))
         text = text or _default_text(messages, decision, applied, is_busy=is_busy)
         error = RateLimitExceeded(decision, text, messages=messages, response=response)
+        error.retry_after = seconds_to_wait(decision, 0, settings)
         if response is None:
             error.code = code
         return error

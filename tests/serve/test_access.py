@@ -521,7 +521,7 @@ def test_denial_is_no_store_although_the_app_makes_every_response_public(app: Fl
 def test_answer_of_an_error_handler_of_the_app_has_the_wait_of_the_entry(app: Flask, form: str) -> None:
     app.config["MULTILIMIT_RETRY_AFTER"] = form
     serve(app, default_limits="9/minute")
-    app.register_error_handler(429, lambda error: (f"Error {error.code}", error.code))
+    app.register_error_handler(429, lambda error: (f"Error {error.code}, {error.retry_after} s", error.code))
     app.register_error_handler(403, lambda error: (f"Error {error.code}", error.code))
     control_of(app).ban("203.0.113.1", for_=3600)
     control_of(app).deny("203.0.113.2", for_=3600)
@@ -529,7 +529,7 @@ def test_answer_of_an_error_handler_of_the_app_has_the_wait_of_the_entry(app: Fl
 
     answers = [ask(app, environ_base={"REMOTE_ADDR": f"203.0.113.{n}"}) for n in (1, 2, 3)]
 
-    assert [each.text for each in answers] == ["Error 429", "Error 403", "Error 403"]
+    assert [each.text for each in answers] == ["Error 429, 3600 s", "Error 403", "Error 403"]
     (banned,), (denied,), () = [each.headers.getlist("Retry-After") for each in answers]
     assert {each if each.isdigit() else "date" for each in (banned, denied)} == {"3600" if form == "seconds" else form}
 

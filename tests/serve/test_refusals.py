@@ -238,13 +238,25 @@ class TestErrorHandlers:
     ) -> None:
         @limited_app.errorhandler(registered)
         def handler(error: RateLimitExceeded) -> tuple[str, int]:
-            return f"{error.decision.retry_after:.0f} {[status.name for status in error.decision.violated]}", 429
+            return f"{error.retry_after} {[status.name for status in error.decision.violated]}", 429
 
         response = refusal(limited)
 
         assert response.text == "60 ['default-60s']"
         assert response.headers["Retry-After"] == "60"
         assert response.headers["RateLimit"] == '"default-60s";r=0;t=60'
+
+    @pytest.mark.parametrize(
+        ("rules", "cost", "wait"), [("1/minute", 1, "60"), ("1 at once", 1, "1"), ("9/minute", lambda: 10, None)]
+    )
+    def test_exception_has_the_wait_of_the_header_field(
+        self, limited_app: Flask, client: FlaskClient, rules: str, cost: Any, wait: str | None
+    ) -> None:
+        limited_app.register_error_handler(429, lambda error: (str(error.retry_after), 429))
+        limited_app.add_url_rule("/", "view", rate_limiter(rules=rules, cost=cost)(lambda: iter("ab")))
+        with client.get("/"):  # it holds its slot
+            response = client.get("/")
+        assert (response.text, response.headers.get("Retry-After")) == (str(wait), wait)
 
     def test_handler_can_return_the_exception(self, limited_app: Flask, limited: FlaskClient) -> None:
         limited_app.register_error_handler(429, lambda error: error)
