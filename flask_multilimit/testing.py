@@ -146,13 +146,12 @@ def exhaust(
     Returns the refusal: after ``clock.advance(refusal.retry_after)`` the next request passes. Without :func:`freeze`
     time goes on, and an algorithm that gives units back one by one (a token bucket) may soon admit a request.
     """
-    gate, address = _target(target)
+    gate, given = _target(target, subject)
     if not gate.settings.enabled:
         raise ConfigurationError(
             "exhaust: limits are switched off (MULTILIMIT_ENABLED=False), so the next request would pass anyway; "
             "switch them on for this test: with flask_multilimit.testing.enabled(app): ..."
         )
-    given = _given(gate, subject, address)
     listed = listed_of(gate, client_with(gate, given), gate.access)
     if listed is not None and listed.action == "allow":
         raise ConfigurationError(
@@ -171,13 +170,12 @@ def reset(
     All quotas of the app are the keys that begin with its prefixes (``MULTILIMIT_KEY_PREFIX``, and the ``key=`` of
     limiters). Tests that share a server and run at the same time need a prefix each.
     """
-    gate, address = _target(target)
+    gate, given = _target(target, subject)
     if endpoint is None:
         if subject is not None:
             raise ConfigurationError("reset: name the endpoint too: reset(app, endpoint, subject)")
         gate.reset(all_keys(gate))
         return
-    given = _given(gate, subject, address)
     gate.reset(chain.from_iterable(_hits_at(gate, "reset", endpoint, given, method)))
 
 
@@ -194,17 +192,15 @@ def enabled(app: Flask, value: bool = True) -> Iterator[None]:
         gate.settings = before
 
 
-def _target(target: Flask | FlaskClient) -> tuple[AppGate, str]:
-    """The gate of the app, and the address that its test client has."""
+def _target(target: Flask | FlaskClient, subject: Named | None) -> tuple[AppGate, Mapping[str, str]]:
+    """The gate of the app, and ``subject`` by type; without one, the test client and everyone."""
+    address = "127.0.0.1"
     if isinstance(target, FlaskClient):
-        return gate_of(target.application), str(target.environ_base.get("REMOTE_ADDR", "127.0.0.1"))
-    return gate_of(target), "127.0.0.1"
-
-
-def _given(gate: AppGate, subject: Named | None, address: str) -> Mapping[str, str]:
-    """``subject`` by type; without one, the test client and everyone."""
+        address = str(target.environ_base.get("REMOTE_ADDR", address))
+        target = target.application
+    gate = gate_of(target)
     of_client = {LimitType.IP.value: address, ANONYMOUS: address, EVERYONE.type: EVERYONE.value}
-    return of_client if subject is None else gate.subjects.clients_from(subject)
+    return gate, of_client if subject is None else gate.subjects.clients_from(subject)
 
 
 def _hits_at(

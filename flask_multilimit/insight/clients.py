@@ -255,8 +255,7 @@ def require_limiters(
 ) -> None:
     """Raise :class:`ConfigurationError` unless a limiter at ``endpoint`` counts one of the ``given`` subjects.
 
-    ``found`` is what was asked for: at all methods, or at one. ``spelled`` writes how a caller gives a subject of these
-    parts.
+    ``spelled`` writes how a caller gives a subject of these parts.
     """
     if any(each.applied.limiters for each in found):
         return
