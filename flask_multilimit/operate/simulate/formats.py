@@ -183,9 +183,11 @@ def _variable(before: str, directive: str, roles: Mapping[str, Role]) -> Variabl
 def _pattern(
     variables: Sequence[Variable], end: str, wanted: Mapping[str, str], open_end: bool
 ) -> tuple[re.Pattern[str], dict[str, str]]:
-    """The expression, and the wanted name of the field in each of its groups."""
+    """The expression, and the wanted name of the field in each of its groups. With an open end, it ends behind the last
+    field that is needed: gunicorn does not escape a backslash, so any client can break the quotation of its agent."""
     found, taken, fields = "", set[str](), dict[str, str]()
-    for number, each in enumerate(variables):
+    needed = [number for number, each in enumerate(variables) if not open_end or each.role or each.name in wanted]
+    for number, each in enumerate(variables[: needed[-1] + 1]):
         content = _content(variables, end, number)
         if each.role and each.role not in taken:
             taken.add(each.role)
@@ -194,7 +196,7 @@ def _pattern(
             fields[f"field_{number}"] = wanted[each.name]
             content = f"(?P<field_{number}>{content})"
         found += re.escape(each.before) + content
-    return re.compile(found + re.escape(end) + ("" if open_end else r"\Z")), fields
+    return re.compile(found if open_end else rf"{found}{re.escape(end)}\Z"), fields
 
 
 def _content(variables: Sequence[Variable], end: str, number: int) -> str:
@@ -379,6 +381,8 @@ FORMATS: Mapping[str, MakeReader] = {
 }
 """By name. If several can read a line, the first one counts. nginx and gunicorn write ``combined`` by default."""
 
+TOLD_APART_BY = ("User-Agent",)
+"""The further fields by which formats are recognised: of ``combined`` and ``common``, one alone has it."""
 SAMPLE_LINES = 200
 """The number of first lines by which a format is recognised."""
 
@@ -399,7 +403,7 @@ def recognised(lines: Iterable[str], zone: tzinfo) -> str | None:
     sample = list(lines)
     best, most = None, 0
     for name, make_reader in FORMATS.items():
-        read = make_reader(zone, ())
+        read = make_reader(zone, TOLD_APART_BY)
         count = sum(_reads(read, line) for line in sample)
         if count > most:
             best, most = name, count
