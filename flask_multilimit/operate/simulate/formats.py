@@ -80,7 +80,6 @@ _VARIABLE = {
     "gunicorn": re.compile(r"%\(([^()]*)\)s"),
 }
 _IN_BRACES = re.compile(r"\{(?P<name>[^}]*)\}(?P<kind>.*)")
-_QUOTED = r'[^"\\]*(?:\\.[^"\\]*)*'
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,8 +209,16 @@ def _content(variables: Sequence[Variable], end: str, number: int) -> str:
     if following and not after:  # a query, behind its path
         return rf"[^?{_end_marker(behind)}]*"
     if this.before.endswith('"') and after.startswith('"'):
-        return _QUOTED
+        return _quoted(after[1:], is_before_status=bool(following) and following[0].role == "status")
     return rf"[^{_end_marker(after)}]*"
+
+
+def _quoted(behind: str, *, is_before_status: bool) -> str:
+    """All characters until the quotation mark that is followed by ``behind``. Others may be content: gunicorn escapes
+    them, but not the backslashes before them."""
+    what_follows = re.escape(behind) + (r"[\d-]" if is_before_status else "")
+    content = rf'\\.|"(?!{what_follows})' if what_follows else r"\\."
+    return rf'[^"\\]*(?:(?:{content})[^"\\]*)*'
 
 
 def _end_marker(text: str) -> str:

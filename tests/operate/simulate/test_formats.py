@@ -150,6 +150,14 @@ def test_line_of_gunicorn_with_a_final_backslash_is_read() -> None:
         assert request.target == "/items"
 
 
+@pytest.mark.parametrize("query", [r"\"", r'\\"', r'\\"b'])
+def test_line_of_gunicorn_with_quotation_marks_and_backslashes_in_the_target_is_read(query: str) -> None:
+    """Gunicorn escapes a quotation mark, but not the backslash that a client sent before it."""
+    line = f'203.0.113.7 - - [22/Nov/2026:03:19:27 +0000] "GET /items?q={query} HTTP/1.1" 404 0 "-" "-"'
+    request = request_in(line, "combined")
+    assert (request.target.partition("=")[0], request.status) == ("/items?q", 404)
+
+
 @pytest.mark.parametrize("name", ["common", "combined", "vhost_combined"])
 def test_further_fields_at_the_end_of_a_line_are_ignored(name: str) -> None:
     line, expected = LINES[name]
