@@ -208,7 +208,8 @@ def _content(variables: Sequence[Variable], end: str, number: int) -> str:
         return rf"[^{_end_marker(behind)}]*"  # an IPv6 address has colons, too
     if following and not after:  # a query, behind its path
         return rf"[^?{_end_marker(behind)}]*"
-    if this.before.endswith('"') and after.startswith('"'):
+    begins = variables[number - 1] if number and not this.before else this  # a query is quoted together with its path
+    if begins.before.endswith('"') and after.startswith('"'):
         return _quoted(after[1:], is_before_status=bool(following) and following[0].role == "status")
     return rf"[^{_end_marker(after)}]*"
 

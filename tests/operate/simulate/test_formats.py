@@ -158,6 +158,11 @@ def test_line_of_gunicorn_with_quotation_marks_and_backslashes_in_the_target_is_
     assert (request.target.partition("=")[0], request.status) == ("/items?q", 404)
 
 
+def test_query_with_a_quotation_mark_is_read_where_it_is_quoted_with_its_path() -> None:
+    line = r'203.0.113.7 [22/Nov/2026:03:19:27 +0000] GET "/items?q=\"" 404'
+    assert request_in(line, '%h %t %m "%U%q" %>s').target == '/items?q="'
+
+
 @pytest.mark.parametrize("name", ["common", "combined", "vhost_combined"])
 def test_further_fields_at_the_end_of_a_line_are_ignored(name: str) -> None:
     line, expected = LINES[name]
