@@ -79,6 +79,7 @@ _VARIABLE = {
     "Apache": re.compile(r"%(?:!?\d{3}(?:,\d{3})*)?[<>]?((?:\{[^{}]*\})?(?:\^[A-Za-z]{2}|[A-Za-z%]))"),
     "gunicorn": re.compile(r"%\(([^()]*)\)s"),
 }
+_STATUS = r"[\d-]"
 _IN_BRACES = re.compile(r"\{(?P<name>[^}]*)\}(?P<kind>.*)")
 
 
@@ -208,16 +209,29 @@ def _content(variables: Sequence[Variable], end: str, number: int) -> str:
         return rf"[^{_end_marker(behind)}]*"  # an IPv6 address has colons, too
     if following and not after:  # a query, behind its path
         return rf"[^?{_end_marker(behind)}]*"
-    begins = variables[number - 1] if number and not this.before else this  # a query is quoted together with its path
-    if begins.before.endswith('"') and after.startswith('"'):
-        return _quoted(after[1:], is_before_status=bool(following) and following[0].role == "status")
+    if number and not this.before:  # the query, which may be quoted together with its path
+        query = _quoted(after[1:]) if variables[number - 1].before.endswith('"') else rf"[^{_end_marker(after)}]*"
+        return rf"(?:\?{query})?"
+    return _single_content(this, after, behind, is_before_status=bool(following) and following[0].role == "status")
+
+
+def _single_content(this: Variable, after: str, behind: str, *, is_before_status: bool) -> str:
+    """The same for a field with text before and ``after`` it. ``behind`` is the text after the next one."""
+    if this.before.endswith('"') and after.startswith('"'):
+        return _quoted(after[1:], _STATUS if is_before_status else "")
+    if this.role == "status":
+        return rf"{_STATUS}+"
+    if this.role == "at" and this.before.endswith("[") and after.startswith("]"):
+        return r"[^\[\]]*"
+    if this.role == "user" and after == " [":  # clients choose it, even where nobody logs in
+        return rf"[^\[]*(?:\[(?![^\[\]]*{re.escape(behind)})[^\[]*)*"
     return rf"[^{_end_marker(after)}]*"
 
 
-def _quoted(behind: str, *, is_before_status: bool) -> str:
-    """All characters until the quotation mark that is followed by ``behind``. Others may be content: gunicorn escapes
-    them, but not the backslashes before them."""
-    what_follows = re.escape(behind) + (r"[\d-]" if is_before_status else "")
+def _quoted(behind: str, first: str = "") -> str:
+    """All characters until the quotation mark that is followed by the text ``behind``, and a ``first`` character of the
+    next field. Other quotation marks may be content: gunicorn escapes them, but not the backslashes before them."""
+    what_follows = re.escape(behind) + first
     content = rf'\\.|"(?!{what_follows})' if what_follows else r"\\."
     return rf'[^"\\]*(?:(?:{content})[^"\\]*)*'
 

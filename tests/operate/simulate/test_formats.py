@@ -158,6 +158,14 @@ def test_line_of_gunicorn_with_quotation_marks_and_backslashes_in_the_target_is_
     assert (request.target.partition("=")[0], request.status) == ("/items?q", 404)
 
 
+@pytest.mark.parametrize("user", ["a[b", "a [b", "a]b", "[[[[", "[x]", "x [01/Jan/2020"])
+def test_line_with_brackets_in_the_name_of_the_user_is_read(user: str) -> None:
+    """Any client can send one."""
+    line = f'203.0.113.7 - {user} [22/Nov/2026:03:19:27 +0000] "GET /items HTTP/1.1" 200 5 "-" "-"'
+    request = request_in(line, "combined")
+    assert (request.at, request.user, request.target) == (AT, user, "/items")
+
+
 def test_query_with_a_quotation_mark_is_read_where_it_is_quoted_with_its_path() -> None:
     line = r'203.0.113.7 [22/Nov/2026:03:19:27 +0000] GET "/items?q=\"" 404'
     assert request_in(line, '%h %t %m "%U%q" %>s').target == '/items?q="'
@@ -410,9 +418,12 @@ def test_hostile_json_is_no_request(name: str, line: str) -> None:
     assert read(line, name) is None
 
 
-@pytest.mark.parametrize("name", ["combined", "common", "vhost_combined"])
-@pytest.mark.parametrize("start", ["", '1.1.1.1 - - [22/Nov/2026:03:19:27 +0000] "'])
-@pytest.mark.parametrize("repeated", ['"', "\\", '\\"', " ", "a b ", "- - [", '" "', "[] "])
+PATH_AND_QUERY = '%h %l %u %t "%U%q" %m %>s "%{Referer}i"'
+
+
+@pytest.mark.parametrize("name", ["combined", "common", "vhost_combined", PATH_AND_QUERY])
+@pytest.mark.parametrize("start", ["", "1.1.1.1 - ", '1.1.1.1 - - [22/Nov/2026:03:19:27 +0000] "'])
+@pytest.mark.parametrize("repeated", ['"', "\\", '\\"', " ", "a", "a b ", "- - [", " [", '" "', '" x x "', "[] "])
 def test_lines_built_for_backtracking_do_not_hang(name: str, start: str, repeated: str) -> None:
     """Each field excludes the character that follows it: a backtracking pattern would take hours here."""
     read_or_no_request(start + repeated * (60_000 // len(repeated)), name)
