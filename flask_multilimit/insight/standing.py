@@ -6,7 +6,7 @@ import math
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -240,20 +240,25 @@ def standing(
     shown, paging = paged(found, page, rows or max(len(found), 1))
     listed = _list_standing(listed_of(gate, client, gate.access)) if enabled else None
     refusals, in_words = _refusals(gate, memory, client, endpoint)
-    elsewhere = _Elsewhere(
-        () if problem or endpoint is not None or not enabled else bans_elsewhere(gate, client),
-        sorted({each.endpoint for each in refusals} - scopes_of_endpoints(gate.app).keys()),
-        checked_by_extensions(gate, endpoint),
+    facts = _Facts(
+        client=client,
+        plans=gate.plans,
+        problem=problem,
+        listed=listed,
+        requests=found,
+        with_others=_with_others(places, client),
+        refusals=in_words,
+        bans_elsewhere=() if problem or endpoint is not None or not enabled else bans_elsewhere(gate, client),
+        refused_elsewhere=sorted({each.endpoint for each in refusals} - scopes_of_endpoints(gate.app).keys()),
+        checked_by_extensions=checked_by_extensions(gate, endpoint),
+        now=gate.applier.time(),
     )
-    if not (listed or elsewhere.bans or refusals or client.is_digest):  # functions and checks may have other types
+    # Functions and checks, which only traffic shows, may have other types.
+    if not (listed or facts.bans_elsewhere or refusals or client.is_digest):
         require_types(gate.plans, client.given)
-    now, others = gate.applier.time(), _with_others(places, client)
-    verdicts = _verdicts(listed, found, elsewhere, client, in_words, problem, others, now)
-    state, verdict = next(verdicts) if enabled else ("unlimited", Phrase(DISABLED))
-    decided = [each for each in found if each.allowed is not None]
-    waits = [*map(_wait_of, decided), *(max(each.ended - now, 0.0) for each in elsewhere.bans)]
-    subject, refused = client.subject, [each for each in found if each.allowed is False]
-    in_force, changes = document_in_force(gate).entries, set(_changes_of(gate.plans, refused))
+    state, verdict = facts.verdict if enabled else ("unlimited", Phrase(DISABLED))
+    subject = client.subject
+    in_force, changes = document_in_force(gate).entries, set(_changes_of(gate.plans, facts.refused))
     return Standing(
         who=client.text,
         type="" if subject is None else subject.type,
@@ -265,20 +270,18 @@ def standing(
         method=method,
         state=state,
         verdict=verdict,
-        allowed=_allowed(listed, waits, elsewhere),
-        retry_after=_retry_after(listed, waits),
-        waits_for_slot=listed is None
-        and math.inf in waits
-        and all(each.waits_for_slot for each in decided if _wait_of(each) == math.inf),
+        allowed=facts.allowed,
+        retry_after=facts.retry_after,
+        waits_for_slot=facts.waits_for_slot,
         listed=listed,
         entries=tuple(entry_of(each) for each in in_force if each.id in changes or _is_about(each.who, client)),
         requests=tuple(shown),
         paging=paging,
         untouched=sum(not each.matters for each in found),
-        elsewhere=elsewhere.bans,
+        elsewhere=facts.bans_elsewhere,
         refusals=refusals,
-        lift=_lift(gate.plans, client, listed, refusing(in_force, client), refused, elsewhere),
-        has_own_ban=_has_own_ban(client, listed, refused, elsewhere),
+        lift=facts.lift(refusing_entries(in_force, client)),
+        has_own_ban=facts.has_own_ban,
         problem=problem,
     )
 
@@ -414,7 +417,7 @@ def _changes_of(plans: Plans, refused: Iterable[RequestStanding]) -> Iterator[st
         yield from (each.id for each in changes if is_banned or each.rule in rules)
 
 
-def refusing(entries: Iterable[Override | Listing], client: Client) -> list[Listing]:
+def refusing_entries(entries: Iterable[Override | Listing], client: Client) -> list[Listing]:
     """Those of ``entries`` that ban or deny ``client``, a network that contains it, or one in it."""
     lists = (each for each in entries if isinstance(each, Listing) and each.kind != "allow")
     return [each for each in lists if _is_about(each.who, client)]
@@ -424,7 +427,7 @@ def refusing_lists(gate: AppGate, client: Client) -> list[str]:
     """The same of all entries in force, and of the lists of the settings, which no command lifts; as text."""
     declared = () if gate.access is None else gate.access.declared
     denied = (each for each in declared if each.action == "deny" and _is_about(each.who, client))
-    entries = refusing(document_in_force(gate).entries, client)
+    entries = refusing_entries(document_in_force(gate).entries, client)
     return [*map(str, entries), *(f"deny {each.who} ({each.where})" for each in denied)]
 
 
@@ -465,34 +468,10 @@ def wanted_in_traffic(plans: Plans, client: Client, endpoint: str | None) -> Cal
 # The verdict
 
 
-class _Elsewhere(NamedTuple):
-    """What limits that no plan knows may do to a client: those of functions and checks, as far as traffic shows, and
-    those of other extensions."""
-
-    bans: tuple[BegunBan, ...]
-    """Those in force."""
-    refused_at: Sequence[str]
-    """Where the client was refused in the last hour."""
-    checked_at: Sequence[str]
-    """The endpoints where other extensions check limits."""
-
-
 def _wait_of(request: RequestStanding) -> float:
     if request.allowed:
         return 0.0
     return math.inf if request.retry_after is None else request.retry_after
-
-
-def _allowed(listed: ListStanding | None, waits: list[float], elsewhere: _Elsewhere) -> bool | None:
-    if listed is not None:
-        return listed.action == "allow"
-    return not (elsewhere.bans or any(waits)) if waits else None
-
-
-def _retry_after(listed: ListStanding | None, waits: list[float]) -> float | None:
-    if listed is not None:
-        return 0.0 if listed.action == "allow" else listed.ends_in
-    return finite(max(waits)) if waits else None
 
 
 ALLOWED = "passes everywhere: allowed by {where}"
@@ -526,57 +505,140 @@ NO_SUBJECT = "not known: no subject is given for {types} limits"
 BY_REQUEST = "not known: the rules of {names} depend on the request"
 
 
-def _verdicts(
-    listed: ListStanding | None,
-    requests: list[RequestStanding],
-    elsewhere: _Elsewhere,
-    client: Client,
-    refusals: str,
-    problem: str,
-    with_others: list[str],
-    now: float,
-) -> Iterator[tuple[State, Phrase]]:
-    """What can be said about it. The first decides."""
-    if listed is not None:
-        yield _verdict_of_list(listed)
-    refused = sorted((each for each in requests if each.allowed is False), key=_rank)
-    of_limits = [_verdict_of_limits(refused, refusals, now)] if refused else []
-    yield from (each for each in of_limits if each[0] == "banned")
-    for ban in elsewhere.bans:
-        ends = {"until": local_time(ban.ended), "again": "", "longer": ""}
-        yield "banned", Phrase(BANNED, where=ban.endpoint, rule=ban.by, refusals=refusals, **ends)
-    yield from of_limits
-    if problem:
-        yield "unknown", Phrase(UNKNOWN)
-    if client.is_digest:
-        yield "unknown", Phrase(DIGEST)
-    yield from _verdicts_unrefused(client, requests, elsewhere, ", ".join(with_others))
+@dataclass(frozen=True, kw_only=True)
+class _Facts:
+    """What is known about a client: the verdict follows from it, and how to lift what refuses it."""
 
+    client: Client
+    plans: Plans
+    problem: str
+    """Why the storage does not decide."""
+    listed: ListStanding | None
+    requests: list[RequestStanding]
+    with_others: list[str]
+    """The types that count it only together with subjects that are not given."""
+    refusals: str
+    """How often it was refused lately, as text."""
+    bans_elsewhere: tuple[BegunBan, ...]
+    """Bans in force by limits that no plan knows: those of functions and checks, as far as traffic shows."""
+    refused_elsewhere: Sequence[str]
+    """Where such limits refused it in the last hour."""
+    checked_by_extensions: Sequence[str]
+    """The endpoints where other extensions check limits."""
+    now: float
 
-def _verdicts_unrefused(
-    client: Client, requests: list[RequestStanding], elsewhere: _Elsewhere, with_others: str
-) -> Iterator[tuple[State, Phrase]]:
-    """What can be said if nothing refuses it: first why it is not known whether it passes."""
-    shared = EVERYONE.type if EVERYONE.type not in client.given else None
-    counted = any(rule.type != shared for each in requests for rule in each.rules)
-    state: State = "passes" if counted else "unlimited"
-    not_given = _joined(each.not_asked for each in requests) if client.given.keys() == {EVERYONE.type} else ""
-    by_request = _joined(each.by_request for each in requests)
-    if not_given and not counted:
-        yield "unknown", Phrase(NO_SUBJECT, types=not_given)
-    if with_others and not counted:
-        yield "unknown", Phrase(NOT_ALONE, types=with_others)
-    if by_request and not counted:
-        yield "unknown", Phrase(BY_REQUEST, names=by_request)
-    if elsewhere.checked_at:
-        yield "unknown", Phrase(OF_OTHERS, where=_first_and_more(elsewhere.checked_at))
-    if elsewhere.refused_at:
-        yield state, Phrase(PASSES_ENDPOINTS, where=", ".join(elsewhere.refused_at))
-    if not_given:
-        yield state, Phrase(PASSES_SHARED, types=not_given)
-    if with_others:
-        yield state, Phrase(PASSES_ALONE, types=with_others)
-    yield state, Phrase(PASSES if counted else UNLIMITED if client.given else NETWORK)
+    @property
+    def refused(self) -> list[RequestStanding]:
+        return [each for each in self.requests if each.allowed is False]
+
+    @property
+    def waits(self) -> list[float]:
+        """For each limit that decides, the seconds until it lets the client pass."""
+        of_requests = [_wait_of(each) for each in self.requests if each.allowed is not None]
+        return [*of_requests, *(max(each.ended - self.now, 0.0) for each in self.bans_elsewhere)]
+
+    @property
+    def allowed(self) -> bool | None:
+        if self.listed is not None:
+            return self.listed.action == "allow"
+        return not (self.bans_elsewhere or any(self.waits)) if self.waits else None
+
+    @property
+    def retry_after(self) -> float | None:
+        if self.listed is not None:
+            return 0.0 if self.listed.action == "allow" else self.listed.ends_in
+        return finite(max(self.waits)) if self.waits else None
+
+    @property
+    def waits_for_slot(self) -> bool:
+        endless = [each for each in self.refused if _wait_of(each) == math.inf]
+        return self.listed is None and bool(endless) and all(each.waits_for_slot for each in endless)
+
+    @property
+    def has_own_ban(self) -> bool:
+        if self.listed is not None:
+            return self.listed.action == "ban" and self.listed.who == self.client.text
+        own = (each for request in self.refused for each in request.own)
+        return bool(self.bans_elsewhere) or any(isinstance(each, BanStanding) and each.refuses for each in own)
+
+    @property
+    def verdict(self) -> tuple[State, Phrase]:
+        return next(self._verdicts())
+
+    def _verdicts(self) -> Iterator[tuple[State, Phrase]]:
+        """What can be said about it. The first decides."""
+        if self.listed is not None:
+            yield _verdict_of_list(self.listed)
+        refused = sorted(self.refused, key=_rank)
+        of_limits = [_verdict_of_limits(refused, self.refusals, self.now)] if refused else []
+        yield from (each for each in of_limits if each[0] == "banned")
+        for ban in self.bans_elsewhere:
+            ends = {"until": local_time(ban.ended), "again": "", "longer": ""}
+            yield "banned", Phrase(BANNED, where=ban.endpoint, rule=ban.by, refusals=self.refusals, **ends)
+        yield from of_limits
+        if self.problem:
+            yield "unknown", Phrase(UNKNOWN)
+        if self.client.is_digest:
+            yield "unknown", Phrase(DIGEST)
+        yield from self._verdicts_unrefused()
+
+    def _verdicts_unrefused(self) -> Iterator[tuple[State, Phrase]]:
+        """What can be said if nothing refuses it: first why it is not known whether it passes."""
+        given, with_others = self.client.given, ", ".join(self.with_others)
+        shared = EVERYONE.type if EVERYONE.type not in given else None
+        counted = any(rule.type != shared for each in self.requests for rule in each.rules)
+        state: State = "passes" if counted else "unlimited"
+        not_given = _joined(each.not_asked for each in self.requests) if given.keys() == {EVERYONE.type} else ""
+        by_request = _joined(each.by_request for each in self.requests)
+        if not_given and not counted:
+            yield "unknown", Phrase(NO_SUBJECT, types=not_given)
+        if with_others and not counted:
+            yield "unknown", Phrase(NOT_ALONE, types=with_others)
+        if by_request and not counted:
+            yield "unknown", Phrase(BY_REQUEST, names=by_request)
+        if self.checked_by_extensions:
+            yield "unknown", Phrase(OF_OTHERS, where=_first_and_more(self.checked_by_extensions))
+        if self.refused_elsewhere:
+            yield state, Phrase(PASSES_ENDPOINTS, where=", ".join(self.refused_elsewhere))
+        if not_given:
+            yield state, Phrase(PASSES_SHARED, types=not_given)
+        if with_others:
+            yield state, Phrase(PASSES_ALONE, types=with_others)
+        yield state, Phrase(PASSES if counted else UNLIMITED if given else NETWORK)
+
+    def lift(self, refusing: Iterable[Listing]) -> tuple[str, ...]:
+        """The commands that let it pass again, the most certain first, if these entries refuse it. No command lifts
+        what the settings say."""
+        if self.listed is not None and self.listed.action == "allow":
+            return ()
+        commands = [*self._lift_entries(refusing), *self._lift_bans(), *self._reset_quotas()]
+        return tuple(dict.fromkeys(f"flask multilimit {each}" for each in commands))
+
+    def _lift_entries(self, refusing: Iterable[Listing]) -> Iterator[str]:
+        kind, _, entry_id = ("", "", "") if self.listed is None else self.listed.where.partition(" ")
+        if self.listed is not None and kind in {"ban", "deny"} and entry_id:
+            yield _lift_entry(kind, entry_id, self.listed.who)
+            yield from (_lift_entry(each.kind, each.id, str(each.who)) for each in refusing)
+
+    def _lift_bans(self) -> Iterator[str]:
+        bans = (each for request in self.refused for each in request.bans if each.refuses)
+        banned = {Subject(each.type, each.subject) for each in bans}
+        if ALL_ANONYMOUS in banned:
+            yield f"unban {shlex.quote(str(ALL_ANONYMOUS))}"
+        if (self.bans_elsewhere or banned - {ALL_ANONYMOUS}) and self.client.command_text:
+            yield f"unban {shlex.quote(self.client.command_text)}"
+
+    def _reset_quotas(self) -> Iterator[str]:
+        used: dict[str, list[Subject]] = {}
+        for request in self.refused:
+            rules = [each for each in request.rules if not each.allowed]
+            used.setdefault(request.endpoint, []).extend(Subject(each.type, each.subject) for each in rules)
+        for endpoint, subjects in list(used.items())[:3]:
+            if options := " ".join(dict.fromkeys(each for one in subjects for each in _options_of(self.plans, one))):
+                yield f"reset {shlex.quote(endpoint)} {options}"
+        subject = self.client.subject
+        if self.refused_elsewhere and subject and (options := " ".join(_options_of(self.plans, subject))):
+            yield f"reset {options} --all"
 
 
 def _first_and_more(endpoints: Iterable[str]) -> str:
@@ -618,48 +680,8 @@ def _verdict_of_limits(refused: list[RequestStanding], refusals: str, now: float
     return "refused", Phrase(WAITS if first.waits_for_slot else HOPELESS, where=where, rule=names)
 
 
-def _has_own_ban(
-    client: Client, listed: ListStanding | None, refused: Iterable[RequestStanding], elsewhere: _Elsewhere
-) -> bool:
-    if listed is not None:
-        return listed.action == "ban" and listed.who == client.text
-    own = (each for request in refused for each in request.own)
-    return bool(elsewhere.bans) or any(isinstance(each, BanStanding) and each.refuses for each in own)
-
-
-def _lift(
-    plans: Plans,
-    client: Client,
-    listed: ListStanding | None,
-    refusing: list[Listing],
-    refused: list[RequestStanding],
-    elsewhere: _Elsewhere,
-) -> tuple[str, ...]:
-    """The commands that let it pass again, the most certain first. No command lifts what the settings say."""
-    if listed is not None and listed.action == "allow":
-        return ()
-    found = []
-    if listed is not None:
-        kind, _, entry_id = listed.where.partition(" ")
-        if kind in {"ban", "deny"} and entry_id:
-            entries = [(kind, entry_id, listed.who), *((each.kind, each.id, str(each.who)) for each in refusing)]
-            for kind, entry_id, who in entries:
-                lift = f"unban {shlex.quote(who)}" if kind == "ban" else f"unset {entry_id}"
-                found.append(f"flask multilimit {lift}")
-    banned = {Subject(each.type, each.subject) for request in refused for each in request.bans if each.refuses}
-    whose = [str(ALL_ANONYMOUS)] if ALL_ANONYMOUS in banned else []
-    whose += [client.command_text] if elsewhere.bans or banned - {ALL_ANONYMOUS} else []
-    found += [f"flask multilimit unban {shlex.quote(each)}" for each in whose if each]
-    keys: dict[str, list[RuleStanding]] = {}
-    for request in refused:
-        keys.setdefault(request.endpoint, []).extend(each for each in request.rules if not each.allowed)
-    for endpoint, rules in list(keys.items())[:3]:
-        subjects = [Subject(each.type, each.subject) for each in rules]
-        if options := " ".join(dict.fromkeys(option for each in subjects for option in _options_of(plans, each))):
-            found.append(f"flask multilimit reset {shlex.quote(endpoint)} {options}")
-    if elsewhere.refused_at and client.subject and (options := " ".join(_options_of(plans, client.subject))):
-        found.append(f"flask multilimit reset {options} --all")
-    return tuple(dict.fromkeys(found))
+def _lift_entry(kind: str, entry_id: str, who: str) -> str:
+    return f"unban {shlex.quote(who)}" if kind == "ban" else f"unset {entry_id}"
 
 
 def _options_of(plans: Plans, subject: Subject) -> list[str]:
