@@ -232,6 +232,10 @@ _TAGGED_BY_SCOPE = r"(?P<stem>[^{}]+\{[^{}]*\}:(?:[^:{}]+:)?)(?P<type>[^:{}]+):(
 _TAGGED_BY_SUBJECT = r"(?P<stem>[^{}]+:)(?P<type>[^:{}]+):\{(?P<subject>[^{}]*)\}:" + _RULE
 
 
+KeysOfRule = tuple[str, str, str]
+"""What all keys of a rule have in common: the stem, the type, and the :attr:`.Rule.key_part`."""
+
+
 class KeyParts(NamedTuple):
     """The parts of a key."""
 
@@ -248,6 +252,10 @@ class KeyParts(NamedTuple):
     def rule(self) -> str:
         """The :attr:`.Rule.key_part`."""
         return f"{self.algorithm}:{self.window}"
+
+    @property
+    def keys_of_rule(self) -> KeysOfRule:
+        return self.stem, self.type, self.rule
 
 
 def parts_of_key(key: str) -> KeyParts | None:

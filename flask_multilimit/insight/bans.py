@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..control.entries import Listing, Override
 from ..declare.addresses import usual_network
@@ -13,7 +14,7 @@ from ..engine.algorithms import BAN
 from ..engine.algorithms.ban import length
 from ..engine.bans import BanRule
 from ..engine.hits import BanHit, Hit
-from ..engine.keys import KeyParts, escape_subject, is_digest, parts_of_key
+from ..engine.keys import escape_subject, is_digest, parts_of_key
 from ..engine.rules import LONGEST
 from ..engine.storage import Inspectable
 from ..engine.text import Phrase, quoted
@@ -24,7 +25,7 @@ from .clients import Client, hits_of_client
 from .keys import keys_of, peek_many, prefixes_of, rules_by_keys, stored_keys, subject_in
 from .limits import ListedLimiter
 from .text import shown_subject
-from .traffic import TrafficMemory, memory_of, refusing, why_not_counted
+from .traffic import TrafficMemory, memory_of, that_refuse, why_not_counted
 from .values import Described
 
 MOST_BAN_KEYS = 10_000
@@ -103,82 +104,101 @@ def _by_hand(gate: AppGate) -> Iterator[BanInForce]:
             )
 
 
+class _Held(NamedTuple):
+    """A ban in force by a limiter."""
+
+    key: str
+    endpoint: str
+    name: str
+    since: float
+    ends_in: float
+    level: int = 0
+
+
 def _by_limiters(gate: AppGate) -> list[BanInForce]:
-    begun, limiters = _begun(gate), dict[KeyParts, ListedLimiter]()
-    hits, declared = list[Hit](), rules_by_keys(gate)
-    stored = stored_keys(gate, prefixes_of(gate), MOST_BAN_KEYS, containing=f":{BAN}:") if begun is None else ()
-    for key in [each.key for each in stored] if begun is None else begun.latest:
-        parts = parts_of_key(key)
-        rule, limiter = (parts and declared.get((parts.stem, parts.type, parts.rule))) or (None, None)
-        if parts and limiter and isinstance(rule, BanRule) and not limiter.planned.declaration.shadow:
-            limiters[parts] = limiter
-            hits.append(BanHit(key, rule, cost=0, name="declared"))
-    unreadable = dict[str, StorageError]()
-    held = {
-        parts: (status, began(status, decision.at / 1_000_000))
-        for decision in peek_many(gate, hits, unreadable)
-        for status in decision.bans
-        if status.holds and (parts := parts_of_key(status.hit.key)) is not None
-    }
-    if unreadable and len(unreadable) == len(hits):
-        raise next(iter(unreadable.values()))
-    found = [
-        (parts, limiters[parts].scope, limiters[parts].planned.ban_name, since, each.retry_after, each.level)
-        for parts, (each, since) in held.items()
-    ]
-    found += [(parts, ban.endpoint, ban.rule, ban.began, ends_in, 0) for ban, parts, ends_in in _elsewhere(gate, begun)]
-    subjects = _subjects_of(gate, [each[0] for each in found])
-    in_force = [_ban_in_force(gate, subjects[each[0]], *each[1:]) for each in found]
+    recent = _recent_bans(gate)
+    held = list(_declared(gate, recent))
+    if recent is not None:
+        elsewhere = _elsewhere(gate, recent)
+        held += [_Held(ban.key, ban.endpoint, ban.rule, ban.began, ban.until - recent.at) for ban in elsewhere]
+    subjects = _subjects_of(gate, [each.key for each in held])
+    in_force = [_ban_in_force(gate, each, subjects[each.key]) for each in held]
     return sorted(in_force, key=lambda each: each.ends_in or 0.0)
 
 
-def _elsewhere(gate: AppGate, begun: RecentBans | None) -> Iterator[tuple[CountedBan, KeyParts, float]]:
-    """The bans in force by limiters of functions, checks and other extensions, and in how many seconds each ends. They
-    come from traffic, because no plan knows these limiters."""
-    if begun is None:
-        return
+def _declared(gate: AppGate, recent: RecentBans | None) -> Iterator[_Held]:
+    """The bans in force by limiters of endpoints, as the storage has them: their keys come from traffic, or without
+    traffic from a scan."""
+    if recent is None:
+        keys = [each.key for each in stored_keys(gate, prefixes_of(gate), MOST_BAN_KEYS, containing=f":{BAN}:")]
+    else:
+        keys = list(recent.latest)
+    rules, limiters, hits = rules_by_keys(gate), dict[str, ListedLimiter](), list[Hit]()
+    for key in keys:
+        parts = parts_of_key(key)
+        rule, limiter = (parts and rules.get(parts.keys_of_rule)) or (None, None)
+        if limiter and isinstance(rule, BanRule) and not limiter.planned.declaration.shadow:
+            limiters[key] = limiter
+            hits.append(BanHit(key, rule, cost=0, name="declared"))
+    decisions, unreadable = peek_many(gate, hits)
+    if unreadable and len(unreadable) == len(hits):
+        raise next(iter(unreadable.values()))
+    for decision in decisions:
+        for ban in decision.bans:
+            if ban.holds:
+                key, limiter = ban.hit.key, limiters[ban.hit.key]
+                since = began(ban, decision.at / 1_000_000)
+                yield _Held(key, limiter.scope, limiter.planned.ban_name, since, ban.retry_after, ban.level)
+
+
+def _elsewhere(gate: AppGate, recent: RecentBans) -> Iterator[CountedBan]:
+    """The bans in force by limiters of functions, checks and other extensions. They come from traffic, because no plan
+    knows these limiters."""
     declared = rules_by_keys(gate)
-    for ban in refusing(gate, begun).latest.values():
-        parts, ends_in = parts_of_key(ban.key), ban.until - begun.at
-        if ends_in > 0 and parts is not None and (parts.stem, parts.type, parts.rule) not in declared:
-            yield ban, parts, ends_in  # a function may share the ban of an endpoint, which is declared
+    for ban in that_refuse(gate, recent).latest.values():
+        parts = parts_of_key(ban.key)
+        if ban.until > recent.at and parts is not None and parts.keys_of_rule not in declared:
+            yield ban  # a function may share the ban of an endpoint, which is declared
 
 
 def bans_begun(memory: TrafficMemory, client: Client) -> Iterator[BegunBan]:
     """All bans of ``client`` by limiters that traffic still has."""
-    begun = memory.bans
-    for ban in () if begun is None else begun.begun:
-        parts = parts_of_key(ban.key)
-        if parts is not None and _is_counted_by(client, parts):
-            yield BegunBan.of(ban)
+    begun = () if memory.bans is None else memory.bans.begun
+    return (BegunBan.of(ban) for ban in begun if _is_counted_in(ban.key, client))
 
 
 def bans_elsewhere(gate: AppGate, client: Client) -> tuple[BegunBan, ...]:
     """The bans of ``client`` in force by limiters of functions and checks, the one that ends last first. Raises
     :class:`StorageError`."""
-    bans = (BegunBan.of(ban) for ban, parts, _ in _elsewhere(gate, _begun(gate)) if _is_counted_by(client, parts))
+    recent = _recent_bans(gate)
+    elsewhere = () if recent is None else _elsewhere(gate, recent)
+    bans = (BegunBan.of(ban) for ban in elsewhere if _is_counted_in(ban.key, client))
     return tuple(sorted(bans, key=lambda each: -each.ended))
 
 
-def _is_counted_by(client: Client, parts: KeyParts) -> bool:
-    return any((parts.type, parts.subject) == (name, escape_subject(value)) for name, value in client.given.items())
+def _is_counted_in(key: str, client: Client) -> bool:
+    parts = parts_of_key(key)
+    subjects = ((name, escape_subject(value)) for name, value in client.given.items())
+    return parts is not None and (parts.type, parts.subject) in subjects
 
 
-def _subjects_of(gate: AppGate, keys: Iterable[KeyParts]) -> dict[KeyParts, Subject]:
+def _subjects_of(gate: AppGate, keys: Iterable[str]) -> dict[str, Subject]:
     """The subject that each key counts. The key of a long one has only its digest; traffic may know the subject."""
-    found = {parts: subject_in(parts) for parts in keys}
-    hidden = {(parts.type, parts.subject) for parts in found if is_digest(parts.subject)}
+    parts_of = {key: parts for key in keys if (parts := parts_of_key(key)) is not None}
+    found = {key: subject_in(parts) for key, parts in parts_of.items()}
+    hidden = {(parts.type, parts.subject) for parts in parts_of.values() if is_digest(parts.subject)}
     if hidden and gate.settings.traffic_subjects == "plain" and (memory := memory_of(gate)) is not None:
         with memory.looking(patient=True):
             known = memory.refusals.by_client(
                 len(hidden), lambda who: (who.type, escape_subject(who.subject)) in hidden
             )
         subjects = {(who.type, escape_subject(who.subject)): Subject(who.type, who.subject) for ((who, _), *_) in known}
-        found |= {parts: subject for parts in found if (subject := subjects.get((parts.type, parts.subject)))}
+        for key, parts in parts_of.items():
+            found[key] = subjects.get((parts.type, parts.subject), found[key])
     return found
 
 
-def _begun(gate: AppGate) -> RecentBans | None:
+def _recent_bans(gate: AppGate) -> RecentBans | None:
     """The bans that traffic has; ``None`` if it is not counted."""
     return None if why_not_counted(gate) else reader_of(gate.limiter.storage, gate.settings.key_prefix).bans()
 
@@ -188,13 +208,18 @@ def began(ban: BanStatus, now: float) -> float:
     return now + ban.retry_after - length(ban.hit.rule.quota, ban.level) / 1_000_000
 
 
-def _ban_in_force(
-    gate: AppGate, subject: Subject, endpoint: str, name: str, since: float, ends_in: float, level: int
-) -> BanInForce:
+def _ban_in_force(gate: AppGate, held: _Held, subject: Subject) -> BanInForce:
     is_address = subject.type == LimitType.IP.value and usual_network(subject.value)
     who = subject.value if is_address else ":".join(subject)
-    shown = shown_subject(gate.plans, *subject) if gate.plans.parts_of(subject) else quoted(who)
-    return BanInForce(who=who, shown=shown, by=name, endpoint=endpoint, since=since, ends_in=ends_in, level=level)
+    return BanInForce(
+        who=who,
+        shown=shown_subject(gate.plans, *subject) if gate.plans.parts_of(subject) else quoted(who),
+        by=held.name,
+        endpoint=held.endpoint,
+        since=held.since,
+        ends_in=held.ends_in,
+        level=held.level,
+    )
 
 
 def unban(gate: AppGate, client: Client, *, reason: str = "", author: str = "", dry_run: bool = False) -> Lifted:
@@ -222,8 +247,8 @@ def _ban_keys(gate: AppGate, client: Client) -> list[str]:
     if client.given and isinstance(gate.limiter.storage, Inspectable):
         elsewhere = keys_of(gate, client.given, containing=f":{BAN}:", is_digest=client.is_digest)
         hits = {key: BanHit(key, _LONGEST.rule, cost=0, name="elsewhere") for key in elsewhere} | hits
-    unreadable = dict[str, StorageError]()
-    bans = [ban for decision in peek_many(gate, hits.values(), unreadable) for ban in decision.bans]
+    decisions, unreadable = peek_many(gate, hits.values())
+    bans = [ban for decision in decisions for ban in decision.bans]
     return [*unreadable, *(ban.hit.key for ban in bans if ban.holds and not ban.hit.shadow)]
 
 
@@ -245,13 +270,14 @@ def reset(gate: AppGate, client: Client, endpoint: str | None = None) -> int:
 def used_keys(gate: AppGate, hits: Iterable[Hit]) -> set[str]:
     """The keys of those ``hits`` that have something to reset, be it that it cannot be read. Raises
     :class:`StorageError`."""
-    used, unreadable = set[str](), dict[str, StorageError]()
-    for decision in peek_many(gate, hits, unreadable):
+    decisions, unreadable = peek_many(gate, hits)
+    used = set(unreadable)
+    for decision in decisions:
         used |= {each.hit.key for each in decision.bans if each.reset_after}
         used |= {
             each.hit.key for each in decision.statuses if each.reset_after or each.remaining < each.rule.quota.full
         }
-    return used | unreadable.keys()
+    return used
 
 
 def add_to_history(gate: AppGate, what: str, entry: str, *, reason: str = "", author: str = "") -> str:

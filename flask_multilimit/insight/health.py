@@ -93,7 +93,7 @@ def _meanwhile(policy: OnStorageError, workers: int) -> Phrase:
     return Phrase(sentences["alone" if policy == "local" and workers == 1 else policy], workers=workers)
 
 
-KINDS = (Rule(1, 1), Rule(1, 1, algorithm="fixed_window"))
+_PROBED = (Rule(1, 1), Rule(1, 1, algorithm="fixed_window"))
 """A server may refuse to write logs, and take numbers."""
 ON_EACH_SERVER = 256
 """So many scopes lie on every server of a cluster."""
@@ -115,7 +115,7 @@ def require_charges(gate: AppGate) -> None:
     stems += [each.stem for each in limiters if each.declaration.hash_tag == "scope"]
     server_of: Callable[[str], object] = storage.owner_of if isinstance(storage, ClusterStorage) else lambda _: None
     for stem in {(server_of(stem), stem.partition("{")[0]): stem for stem in stems}.values():
-        storage.check(probes_like(Hit(stem + rule.key_part, rule) for rule in KINDS))
+        storage.check(probes_like(Hit(stem + rule.key_part, rule) for rule in _PROBED))
 
 
 def clients_of(storage: Any) -> list[Any]:

@@ -16,7 +16,7 @@ from ..engine import ConfigurationError, Decision, Hit, Limiter, Rule, StorageEr
 from ..engine.bans import BanRule
 from ..engine.errors import with_remedy
 from ..engine.hits import BanHit
-from ..engine.keys import KeyParts, escape_subject, is_probe, parts_of_key, scope_of_stem
+from ..engine.keys import KeyParts, KeysOfRule, escape_subject, is_probe, parts_of_key, scope_of_stem
 from ..engine.rules import CONCURRENCY, MAX_COUNT
 from ..engine.storage import Inspectable, StoredKey
 from ..observe.traffic.counts import encodable, is_traffic
@@ -42,8 +42,6 @@ PAUSE_FACTOR = 20
 _SLOTS = "multilimit_slots"
 """Where ``app.extensions`` has the time of the next look, and the slots in use."""
 
-RuleOfKeys = tuple[str, str, str]
-"""What the keys of a rule have in common: the stem, the type, the algorithm and the window."""
 _COUNT_UNITS = ("sliding_window", "fixed_window", "sliding_window_counter", CONCURRENCY)
 """Algorithms whose state shows the units used, whatever the count of the rule."""
 
@@ -225,19 +223,19 @@ def _subjects(gate: AppGate, given: Mapping[str, str]) -> Iterator[Subject]:
         yield gate.subjects.counted(Subject(name, value))
 
 
-def rules_by_keys(gate: AppGate) -> dict[RuleOfKeys, tuple[Rule, ListedLimiter]]:
+def rules_by_keys(gate: AppGate) -> dict[KeysOfRule, tuple[Rule, ListedLimiter]]:
     """Each rule that endpoints declare, with its limiter, by what its keys have in common. Of limiters that share keys,
     one that is no shadow comes first."""
     limiters = sorted(limiters_of(gate), key=lambda each: not each.planned.declaration.shadow)  # later ones replace
     return {keys: (rule, listed) for listed in limiters for keys, rule in listed.planned.rules_by_keys.items()}
 
 
-def _hit_of(key: str, rules: Mapping[RuleOfKeys, Rule]) -> Hit | None:
+def _hit_of(key: str, rules: Mapping[KeysOfRule, Rule]) -> Hit | None:
     """A hit that peeks at ``key``; named if its rule is one of ``rules``."""
     parts = parts_of_key(key)
     if parts is None:
         return None
-    rule = rules.get((parts.stem, parts.type, parts.rule))
+    rule = rules.get(parts.keys_of_rule)
     if isinstance(rule, BanRule):
         return BanHit(key, rule, cost=0, name="declared")
     if rule is not None:
@@ -251,21 +249,23 @@ def _hit_of(key: str, rules: Mapping[RuleOfKeys, Rule]) -> Hit | None:
 
 
 def _used(gate: AppGate, hits: list[Hit]) -> Iterator[tuple[str, int]]:
-    for decision in peek_many(gate, hits, {}):
+    decisions, _ = peek_many(gate, hits)
+    for decision in decisions:
         for status in decision.statuses:
             yield status.hit.key, max(status.rule.quota.full - status.remaining, 0) + status.debt
         for ban in decision.bans:
             yield ban.hit.key, ban.hit.rule.quota.count - ban.strikes_left
 
 
-def peek_many(gate: AppGate, hits: Iterable[Hit], unreadable: dict[str, StorageError]) -> Iterator[Decision]:
-    """Peek at ``hits``, many in one round trip. Keys that cannot be read are put into ``unreadable``, each with its
-    error. Raises any other :class:`StorageError`."""
+def peek_many(gate: AppGate, hits: Iterable[Hit]) -> tuple[list[Decision], dict[str, StorageError]]:
+    """Peek at ``hits``, many in one round trip: the decisions, and the keys that cannot be read, each with its error.
+    Raises any other :class:`StorageError`."""
     limiter, wanted = Limiter(gate.limiter.storage), list(hits)
+    decisions, unreadable = list[Decision](), dict[str, StorageError]()
     batches = [wanted[at : at + PEEKED_TOGETHER] for at in range(0, len(wanted), PEEKED_TOGETHER)]
     for batch in batches:
         try:
-            decision = limiter.peek(batch)
+            decisions.append(limiter.peek(batch))
         except StorageError as failure:  # noqa: PERF203 - one failure must not hide the others
             if not failure.key_specific:
                 raise
@@ -273,5 +273,4 @@ def peek_many(gate: AppGate, hits: Iterable[Hit], unreadable: dict[str, StorageE
                 unreadable[batch[0].key] = failure
             else:
                 batches += [[hit] for hit in batch]
-        else:
-            yield decision
+    return decisions, unreadable

@@ -597,14 +597,14 @@ def _client(gate: AppGate, memory: TrafficMemory, rules: Sequence[tuple[Refused,
     return RefusedClient(first.type, first.subject, first.shown, first.known, refused, since, until, shown)
 
 
-def _bans(gate: AppGate, begun: RecentBans | None, endpoint: str | None) -> tuple[BansBegunInForce, ...]:
+def _bans(gate: AppGate, recent: RecentBans | None, endpoint: str | None) -> tuple[BansBegunInForce, ...]:
     """The most frequent first."""
-    held = {} if begun is None or not begun.begun else refusing(gate, begun).in_force()
+    held = {} if recent is None or not recent.begun else that_refuse(gate, recent).in_force()
     found = [BansBegunInForce(*name, amount) for name, amount in held.items() if endpoint in {None, name[0]}]
     return tuple(sorted(found, key=lambda each: (-each.amount, each.endpoint, each.rule)))
 
 
-def refusing(gate: AppGate, begun: RecentBans) -> RecentBans:
+def that_refuse(gate: AppGate, bans: RecentBans) -> RecentBans:
     """Without the bans of limiters that a change has switched off, or made a shadow: they refuse nobody meanwhile."""
     limiters = (each for each in gate.plans.all_limiters() if not each.declaration.shadow)
     rules = {keys for each in limiters for keys in each.rules_by_keys}
@@ -620,7 +620,7 @@ def refusing(gate: AppGate, begun: RecentBans) -> RecentBans:
 
     def refuses(ban: CountedBan) -> bool:
         parts = parts_of_key(ban.key)
-        if parts is None or (parts.stem, parts.type, parts.rule) in rules:
+        if parts is None or parts.keys_of_rule in rules:
             return True
         limiter = {None, parts.type, ban.rule.removesuffix("-ban")}  # by its type or its name
         changes = gate.plans.overrides.at(ban.endpoint).changes
@@ -629,4 +629,4 @@ def refusing(gate: AppGate, begun: RecentBans) -> RecentBans:
         is_on = not any(each.off for each in of_all) and True not in shadows[-1:]
         return is_on and not is_planned(ban.endpoint)
 
-    return begun._replace(begun=list(filter(refuses, begun.begun)))
+    return bans._replace(begun=list(filter(refuses, bans.begun)))

@@ -23,7 +23,7 @@ from ..engine import ConfigurationError, Hit, Rule
 from ..engine.bans import MOST_STRIKES
 from ..engine.forks import cached_property
 from ..engine.hits import LARGEST_COST, BanHit, Hits, Origin, ban_hit, part_in_key, settled_hit
-from ..engine.keys import HashTag, escape_subject, stem_of, stem_of_key, stem_of_subject
+from ..engine.keys import HashTag, KeysOfRule, escape_subject, stem_of, stem_of_key, stem_of_subject
 from ..engine.rules import NAME
 from .applied import REQUEST, About, Applied, AppliedLimits, RulesOf, strictest
 from .overrides import NamedRule, Overrides, SpecialSubjects, as_far_as_they_fit, change_rules, rules_of_subject
@@ -99,9 +99,8 @@ class PlannedLimiter:
         return texts
 
     @property
-    def rules_by_keys(self) -> dict[tuple[str, str, str], Rule]:
-        """Its declared rules, by what the keys of each have in common: the stem, the type and the rule
-        (:class:`.KeyParts`)."""
+    def rules_by_keys(self) -> dict[KeysOfRule, Rule]:
+        """Its declared rules, by what the keys of each have in common."""
         type_name = self.declaration.type_name
         types = (type_name, ANONYMOUS) if type_name == LimitType.USER.value else (type_name,)
         parts = {part_in_key(rule, shadow=self.declaration.shadow): rule for rule in self.declaration.counted_rules}
