@@ -18,7 +18,13 @@ from flask_multilimit import MultiLimit
 from flask_multilimit.dashboard import Dashboard
 from flask_multilimit.engine import hits_for
 from flask_multilimit.observe.traffic import Check, Counts, Refused, RuleCount
-from flask_multilimit.observe.traffic.counts import BUCKET_SECONDS, MOST_SUBJECTS_KEPT, Places, bucket_at, tallies_of
+from flask_multilimit.observe.traffic.counts import (
+    BUCKET_SECONDS,
+    MOST_SUBJECTS_KEPT,
+    TrafficKeys,
+    bucket_at,
+    tallies_of,
+)
 from flask_multilimit.serve.gate import AppGate, gate_of
 
 ENDPOINTS, SUBJECTS, SLICES, TIMES = 1500, 100_000, 360, 9
@@ -50,7 +56,7 @@ def name_of(number: int) -> str:
 
 def fill(gate: AppGate) -> None:
     """Store the traffic of an hour, and use quotas."""
-    dice, places = random.Random(1), Places(gate.settings.key_prefix)
+    dice, places = random.Random(1), TrafficKeys(gate.settings.key_prefix)
     storage: Any = gate.limiter.storage
     last = bucket_at(time.time())
     for number, bucket in enumerate(range(last - SLICES + 1, last + 1)):

@@ -50,19 +50,21 @@ def _rate(by: str, metric: str, *matchers: str) -> str:
     return f"sum by ({by}) (rate(multilimit_{metric}{{{selector}}}[$__rate_interval]))"
 
 
-_BY_RULE, _PASSES = 'outcome="refused"', 'outcome=~"allowed|waited|shadowed|allow_listed"'
-_REFUSED = _rate("endpoint", "checks_total", _BY_RULE)
-_PASSED = _rate("endpoint", "checks_total", _PASSES)
+_WAS_REFUSED = 'outcome="refused"'
+_HAS_PASSED = 'outcome=~"allowed|waited|shadowed|allow_listed"'
+_REFUSED = _rate("endpoint", "checks_total", _WAS_REFUSED)
+_PASSED = _rate("endpoint", "checks_total", _HAS_PASSED)
 _ALL = _rate("endpoint", "checks_total")
 _TURNED_AWAY = _rate("outcome", "checks_total", 'outcome=~"banned|denied|unanswered"')
-_RULES = ("{{endpoint}} {{rule}}", "endpoint, rule")
+_RULE = "endpoint, rule"
+_NAME_OF_RULE = "{{endpoint}} {{rule}}"
 _TIMES = "histogram_quantile({}, sum by (le) (rate(multilimit_check_seconds_bucket[$__rate_interval])))"
 
 NUMBERS = {
-    _number("Passed a second", "reqps", "Requests that were admitted."): _total(_PASSES),
-    _number("Refused a second", "reqps", "Refused by a rule."): _total(_BY_RULE),
+    _number("Passed a second", "reqps", "Requests that were admitted."): _total(_HAS_PASSED),
+    _number("Refused a second", "reqps", "Refused by a rule."): _total(_WAS_REFUSED),
     _number("Share refused now", "percentunit", "Of all checks."): (
-        f"{_total(_BY_RULE)} / {_rate('', 'checks_total')}"
+        f"{_total(_WAS_REFUSED)} / {_rate('', 'checks_total')}"
     ),
     _number("Bans", "short", "In force now, including bans by hand."): (
         '(sum(max by (app, endpoint, rule) (multilimit_bans_in_force{endpoint=~"$endpoint"})) or vector(0))'
@@ -81,19 +83,19 @@ PANELS = {
     Panel("Passed per second", "reqps", 8, "Requests that were admitted."): (Query(_PASSED, "{{endpoint}}"),),
     Panel("Share refused", "percentunit", 8, "Of all checks."): (Query(f"{_REFUSED} / {_ALL}", "{{endpoint}}"),),
     Panel("Rules that refuse", "reqps", 12, "A request may be refused by several rules."): (
-        Query(f"topk(20, {_rate(_RULES[1], 'refusals_total')})", _RULES[0]),
+        Query(f"topk(20, {_rate(_RULE, 'refusals_total')})", _NAME_OF_RULE),
     ),
     Panel("Near the limit", "reqps", 12, "Requests that pass and leave less than 20 % of a quota."): (
-        Query(f"topk(20, {_rate(_RULES[1], 'near_limit_total')})", _RULES[0]),
+        Query(f"topk(20, {_rate(_RULE, 'near_limit_total')})", _NAME_OF_RULE),
     ),
     Panel(
         "Share of the most refused subject", "percentunit", 12, "Near 100 %: one client is refused, and no others."
     ): (Query('max by (endpoint) (multilimit_top_subject_share{endpoint=~"$endpoint"})', "{{endpoint}}"),),
     Panel("Units settled per second", "short", 12, "How far real costs were above or below their estimates."): (
-        Query(_rate("direction, " + _RULES[1], "settled_units_total"), _RULES[0] + " {{direction}}"),
+        Query(_rate("direction, " + _RULE, "settled_units_total"), _NAME_OF_RULE + " {{direction}}"),
     ),
     Panel("Shadows that would refuse", "reqps", 12, "What a limit on trial would do."): (
-        Query(_rate(_RULES[1], "shadow_refusals_total"), _RULES[0]),
+        Query(_rate(_RULE, "shadow_refusals_total"), _NAME_OF_RULE),
     ),
     Panel("Who decides", "reqps", 12, "local and allow: the storage is down."): (
         Query(_rate("decided_by", "checks_total"), "{{decided_by}}"),
@@ -105,10 +107,10 @@ PANELS = {
         "Turned away by lists, bans and outages", "reqps", 12, "unanswered: an error, as no limit could be checked."
     ): (Query(_TURNED_AWAY, "{{outcome}}"),),
     Panel("Bans started per minute", "short", 12, "By limiters; each ends by itself."): (
-        Query(f"60 * {_rate(_RULES[1], 'bans_total')}", _RULES[0]),
+        Query(f"60 * {_rate(_RULE, 'bans_total')}", _NAME_OF_RULE),
     ),
     Panel("Bans in force", "short", 12, "By limiters, which end by themselves, and by hand."): (
-        Query('max by (endpoint, rule) (multilimit_bans_in_force{endpoint=~"$endpoint"})', _RULES[0]),
+        Query('max by (endpoint, rule) (multilimit_bans_in_force{endpoint=~"$endpoint"})', _NAME_OF_RULE),
         Query('max by (app) (multilimit_control_entries{kind="ban"})', "{{app}} by hand"),
     ),
     Panel(

@@ -168,12 +168,12 @@ class MetricsObserver(ABC):
         return [app for each in tuple(self._refs) if (app := each()) is not None]
 
     def __call__(self, event: Event, /) -> None:
-        self._counter.count(*event[:4], event[6])
-        if event[1] not in NOT_CHECKED:
-            times = self._times.get(event[2])
+        self._counter.count(event.endpoint, event.outcome, event.decided_by, event.decision, event.applied)
+        if event.outcome not in NOT_CHECKED:
+            times = self._times.get(event.decided_by)
             if times is None:
-                times = self._times.setdefault(event[2], deque(maxlen=MOST_TIMES))
-            times.append(event[4])
+                times = self._times.setdefault(event.decided_by, deque(maxlen=MOST_TIMES))
+            times.append(event.seconds)
 
     def flush(self) -> bool:
         """Update the metrics. Return whether they may change again without an event."""

@@ -31,7 +31,7 @@ from flask_multilimit.insight.standing import BANNED, DISABLED, UNKNOWN, Standin
 from flask_multilimit.insight.text import local_time
 from flask_multilimit.insight.traffic import looking, now
 from flask_multilimit.observe.traffic import Counts, Refused, reader_of
-from flask_multilimit.observe.traffic.counts import Places, bucket_at, tallies_of
+from flask_multilimit.observe.traffic.counts import TrafficKeys, bucket_at, tallies_of
 from flask_multilimit.serve.gate import gate_of
 from support.asking import ask, pass_a_second, statuses, view
 from support.changes import control_of
@@ -1224,7 +1224,9 @@ def test_past_standing_is_banned_only_during_the_ban(any_uri: str) -> None:
 def test_why_says_how_many_of_the_refusals_came_since_the_instant_beside_them() -> None:
     storage, earlier = MemoryStorage(), Counts()
     earlier.refused[Refused("search", "ip-60s", "ip", "203.0.113.7")] = 5
-    storage.tally(tallies_of(Places("rate_limit:"), bucket_at(time.time() - 300), earlier), source="test", number=1)
+    storage.tally(
+        tallies_of(TrafficKeys("rate_limit:"), bucket_at(time.time() - 300), earlier), source="test", number=1
+    )
     app = app_on(storage)
     counted(app, *["/search"] * 5)
 

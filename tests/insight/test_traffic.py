@@ -10,7 +10,7 @@ from flask_multilimit.engine import StorageError
 from flask_multilimit.engine.storage.tallies import Tallies, TalliesInMemory, Tally
 from flask_multilimit.insight.traffic import ALL, SLICES, TrafficMemory
 from flask_multilimit.observe.traffic import Check, Counts, Refused, RuleCount, TrafficReader
-from flask_multilimit.observe.traffic.counts import BUCKET_SECONDS, Places, bucket_at, tallies_of
+from flask_multilimit.observe.traffic.counts import BUCKET_SECONDS, TrafficKeys, bucket_at, tallies_of
 from flask_multilimit.observe.traffic.flushing import Outbox
 
 PREFIX = "rate_limit:"
@@ -44,7 +44,7 @@ class World:
     def happens(self, counts: Counts, *, ago: float = 0.0) -> None:
         self._number += 1
         bucket = bucket_at(self.now - ago)
-        self.tally(tallies_of(Places(PREFIX), bucket, counts), source="test", number=self._number)
+        self.tally(tallies_of(TrafficKeys(PREFIX), bucket, counts), source="test", number=self._number)
 
     def look(self) -> TrafficMemory:
         self.monotonic += 10

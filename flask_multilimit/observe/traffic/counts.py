@@ -105,16 +105,17 @@ def encode_counts(counts: Counts) -> dict[str, int]:
     """The amounts of checks and rules, by their names in the storage."""
     amounts = Amounts[str]()
     for check, amount in counts.checks.items():
-        amounts[f"{check[1]}\t{counted_name(check[0])}\t{counted_name(check[2])}"] += amount
+        amounts[f"{check.outcome}\t{counted_name(check.endpoint)}\t{counted_name(check.decided_by)}"] += amount
     for rule, amount in counts.rules.items():
-        amounts[f"{rule[2]}\t{counted_name(rule[0])}\t{counted_name(rule[1])}"] += amount
+        amounts[f"{rule.did}\t{counted_name(rule.endpoint)}\t{counted_name(rule.rule)}"] += amount
     return amounts
 
 
 def encode_subjects(refused: Mapping[Refused, int]) -> dict[str, int]:
     amounts = Amounts[str]()
-    for each, amount in refused.items():
-        amounts[f"{counted_name(each[0])}\t{counted_name(each[1])}\t{counted_name(each[2])}\t{each[3]}"] += amount
+    for who, amount in refused.items():
+        *labels, subject = who
+        amounts["\t".join([*map(counted_name, labels), subject])] += amount
     return amounts
 
 
@@ -200,7 +201,7 @@ MOST_STARTS_KEPT = 2000
 """The most first refusals whose second is kept. Of others, only the ten seconds are known."""
 
 
-class Places:
+class TrafficKeys:
     """The keys of traffic. All have the same hash tag, which no scope can have: an escaped scope begins with ``*`` only
     if a digest follows."""
 
@@ -228,22 +229,22 @@ def bucket_at(seconds: float) -> int:
     return int(seconds // BUCKET_SECONDS)
 
 
-def tallies_of(places: Places, bucket: int, counts: Counts) -> list[Tally]:
+def tallies_of(keys: TrafficKeys, bucket: int, counts: Counts) -> list[Tally]:
     """The tallies to send to the storage for ``counts``."""
-    tallies = [Tally(places.counts(bucket), encode_counts(counts), LIVES_SECONDS, MOST_NAMES_KEPT)]
+    tallies = [Tally(keys.counts(bucket), encode_counts(counts), LIVES_SECONDS, MOST_NAMES_KEPT)]
     if counts.refused:
         subjects = encode_subjects(counts.refused)
-        tallies.append(Tally(places.subjects(bucket), subjects, LIVES_SECONDS, MOST_SUBJECTS_KEPT))
+        tallies.append(Tally(keys.subjects(bucket), subjects, LIVES_SECONDS, MOST_SUBJECTS_KEPT))
     if counts.starts:
         starts = encode_starts(counts.starts)
-        tallies.append(Tally(places.starts(), starts, LIVES_SECONDS, MOST_STARTS_KEPT, instants=True))
+        tallies.append(Tally(keys.starts(), starts, LIVES_SECONDS, MOST_STARTS_KEPT, instants=True))
     if counts.begun:
-        tallies.append(tally_of_bans(places, counts.begun))
+        tallies.append(tally_of_bans(keys, counts.begun))
     return tallies
 
 
-def tally_of_bans(places: Places, bans: Iterable[CountedBan]) -> Tally:
-    return Tally(places.bans(), encode_bans(bans), LIVES_SECONDS, MOST_BANS, instants=True)
+def tally_of_bans(keys: TrafficKeys, bans: Iterable[CountedBan]) -> Tally:
+    return Tally(keys.bans(), encode_bans(bans), LIVES_SECONDS, MOST_BANS, instants=True)
 
 
 def is_traffic(key: str) -> bool:

@@ -28,8 +28,8 @@ from .counts import (
     MOST_STARTS_KEPT,
     PAUSE_BUCKETS,
     Counts,
-    Places,
     Refused,
+    TrafficKeys,
     bucket_at,
     encodable,
     tallies_of,
@@ -120,7 +120,7 @@ class Outbox:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._storage = storage
-        self._places = Places(prefix)
+        self._keys = TrafficKeys(prefix)
         self._logger = SafeLogger(logger)
         self._is_down = is_down
         self._clock = clock
@@ -165,7 +165,7 @@ class Outbox:
                 source = self._source
             try:
                 at = self._storage.tally(
-                    tallies_of(self._places, batch.bucket, batch.counts), source=source, number=batch.number
+                    tallies_of(self._keys, batch.bucket, batch.counts), source=source, number=batch.number
                 )
             except StorageError as error:
                 self._log(error)
@@ -193,7 +193,7 @@ class Outbox:
 
     def _after_fork_in_child(self) -> None:
         """Start with nothing: the parent sends what waits."""
-        self._source = self._places.source(os.urandom(8).hex())
+        self._source = self._keys.source(os.urandom(8).hex())
         self._sent = 0
         self._waiting: list[Batch] = []
 
@@ -214,7 +214,7 @@ def as_stored(counts: Counts, how: ShownSubjects, key: bytes) -> Counts:
         def show(subject: str) -> str:
             return blake2b(subject.encode("utf-8", "surrogatepass"), key=key, digest_size=8).hexdigest()
 
-    refused = {Refused(*who[:3], show(who.subject)): amount for who, amount in counts.refused.items()}
+    refused = {who._replace(subject=show(who.subject)): amount for who, amount in counts.refused.items()}
     return Counts(counts.checks, counts.rules, refused, counts.begun)
 
 

@@ -20,9 +20,9 @@ from .counts import (
     PAUSE_BUCKETS,
     CountedBan,
     Counts,
-    Places,
     Refused,
     RuleOutcome,
+    TrafficKeys,
     bucket_at,
     decode_bans,
     decode_counts,
@@ -147,13 +147,13 @@ class TrafficReader:
 
     def __init__(self, storage: KeepsTallies, prefix: str) -> None:
         self._storage = storage
-        self._places = Places(prefix)
+        self._keys = TrafficKeys(prefix)
         self._settled: dict[int, Counts] = {}
 
     def read(self, seconds: float = LONGEST_SECONDS) -> RecentTraffic:
         """The last ``seconds``, at most an hour. Raises :class:`StorageError`."""
         seconds = min(max(seconds, BUCKET_SECONDS), LONGEST_SECONDS)
-        at = self._storage.tallies([self._places.source("nobody")]).at
+        at = self._storage.tallies([self._keys.source("nobody")]).at
         last = bucket_at(at)
         buckets = range(last + 1 - math.ceil(seconds / BUCKET_SECONDS), last + 1)
         oldest, settled = bucket_at(at - LONGEST_SECONDS), bucket_at(at - SETTLED_SECONDS)
@@ -169,24 +169,24 @@ class TrafficReader:
 
     def bans(self) -> RecentBans:
         """The bans that the app's limiters began, unless they are forgotten. Raises :class:`StorageError`."""
-        tallies = self._storage.tallies([self._places.bans()])
+        tallies = self._storage.tallies([self._keys.bans()])
         return RecentBans(tallies.at, decode_bans(tallies.amounts[0]))
 
     def starts(self) -> Mapping[Refused, Sequence[float]]:
         """The POSIX times of first refusals after a pause, in any process. Raises :class:`StorageError`."""
-        return decode_starts(self._storage.tallies([self._places.starts()]).amounts[0])
+        return decode_starts(self._storage.tallies([self._keys.starts()]).amounts[0])
 
     def end_bans(self, keys: Iterable[str]) -> None:
         """Record that the bans under ``keys`` end now, because they were lifted. Raises :class:`StorageError`."""
         known, lifted = self.bans(), frozenset(keys)
         ended = [ban._replace(until=known.at) for ban in known.begun if ban.key in lifted and ban.until > known.at]
         if ended:
-            source = self._places.source(os.urandom(8).hex())
-            self._storage.tally([tally_of_bans(self._places, ended)], source=source, number=1)
+            source = self._keys.source(os.urandom(8).hex())
+            self._storage.tally([tally_of_bans(self._keys, ended)], source=source, number=1)
 
     def ask(self, buckets: Sequence[int]) -> dict[int, Counts]:
         """The counts in ``buckets`` now, read in one command. Raises :class:`StorageError`."""
-        keys = [*map(self._places.counts, buckets), *map(self._places.subjects, buckets)]
+        keys = [*map(self._keys.counts, buckets), *map(self._keys.subjects, buckets)]
         amounts = self._storage.tallies(keys).amounts
         middle = len(buckets)
         return {bucket: decode_counts(amounts[i], amounts[middle + i]) for i, bucket in enumerate(buckets)}
@@ -203,9 +203,10 @@ def top_shares(counts: Counts, *, bans: Container[tuple[str, str]], shared: str)
     (endpoint and name) do not count, nor do subjects of the type ``shared``, which stand for several clients."""
     refused, clients = Amounts[str](), defaultdict[str, Amounts[tuple[str, str]]](Amounts)
     for check, amount in counts.checks.items():
-        refused[check.endpoint] += amount if check.outcome == "refused" else 0
+        if check.outcome == "refused":
+            refused[check.endpoint] += amount
     for who, amount in counts.refused.items():
-        if who.type != shared and who.rule not in {DENY_LIST, BAN_LIST} and who[:2] not in bans:
+        if who.type != shared and who.rule not in {DENY_LIST, BAN_LIST} and (who.endpoint, who.rule) not in bans:
             clients[who.endpoint][who.type, who.subject] += amount
     most = {endpoint: max(amounts.values()) for endpoint, amounts in clients.items()}
     return {endpoint: min(most.get(endpoint, 0) / amount, 1.0) for endpoint, amount in refused.items() if amount}

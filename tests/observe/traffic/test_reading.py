@@ -8,7 +8,7 @@ import pytest
 from flask_multilimit import ConfigurationError
 from flask_multilimit.engine import MemoryStorage
 from flask_multilimit.observe.traffic import Check, Counts, Refused, RuleCount, TrafficReader, reader_of
-from flask_multilimit.observe.traffic.counts import BUCKET_SECONDS, Places
+from flask_multilimit.observe.traffic.counts import BUCKET_SECONDS, TrafficKeys
 from observe.traffic.conftest import PREFIX, Keeper, Sender
 
 
@@ -141,7 +141,7 @@ def test_fields_of_a_later_version_are_left_out(reader: TrafficReader, keeper: K
     from flask_multilimit.engine.storage import Tally
 
     send(refused("x"))
-    key = Places(PREFIX).counts(int(keeper.now // BUCKET_SECONDS))
+    key = TrafficKeys(PREFIX).counts(int(keeper.now // BUCKET_SECONDS))
     keeper.tally([Tally(key, {"teleported\ta\tb": 1, "odd": 2}, 60, 10)], source="other", number=1)
 
     assert reader.read(60).total.checks == {Check("view", "refused", "storage"): 1}
