@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Annotated, Any, Literal, get_args
 
@@ -16,6 +17,7 @@ from ..engine.periods import Period
 from ..engine.storage.layers.fallback import share_of
 from ..plan.endpoint import Plan, PlannedLimiter
 from ..plan.lookups import is_exempt
+from ..plan.overrides import is_added
 from ..plan.sources import UNMATCHED_SCOPE
 from ..serve.gate import AppGate
 from .changes import Entry, entry_of
@@ -164,12 +166,12 @@ def endpoint_limits(gate: AppGate, place: Place, memory: TrafficMemory | None = 
         place.name,
         place.routes,
         place.exempt,
-        tuple(row for each in place.limiters for row in _rows(place.name, each, memory)),
+        tuple(limit for each in place.limiters for limit in _limits_of(place.name, each, memory)),
         tuple(map(entry_of, _changes_at(gate, place))),
     )
 
 
-def _rows(endpoint: str, listed: ListedLimiter, memory: TrafficMemory | None) -> Iterator[Limit]:
+def _limits_of(endpoint: str, listed: ListedLimiter, memory: TrafficMemory | None) -> Iterator[Limit]:
     planned, declared = listed.planned, listed.planned.declaration
     special = () if planned.special is None else planned.special.entries
     named: Sequence[tuple[str, Rule | None]] = planned.rules
@@ -217,7 +219,7 @@ def rule_fields(rule: Rule | None) -> dict[str, Any]:
 def _change_of(planned: PlannedLimiter, rule: Rule | None) -> tuple[bool, str | None]:
     """Whether the limit differs from what was declared, and what that was."""
     before, now = planned.original, planned.declaration
-    if before.where.startswith("override "):
+    if is_added(before):
         return True, None
     same_rule = rule in before.fixed_rules if rule is not None else not planned.late_overrides
     if same_rule and before.shadow == now.shadow:
@@ -260,7 +262,7 @@ class ListedLimiter:
 
     planned: PlannedLimiter
     scope: str
-    methods: tuple[str, ...] | None
+    methods: tuple[str, ...] | None = None
     """The methods that it applies to; ``None``: all of the endpoint."""
 
 
@@ -285,16 +287,18 @@ class Place:
 def places_of(gate: AppGate) -> Sequence[Place]:
     """Every endpoint with a route, by name, and last the requests that match none, if these are limited. The list is
     kept until the limits change. Raises :class:`ConfigurationError` for a mistake in a declaration."""
-    known: tuple[object, Sequence[Place]] = gate.app.extensions.get(_CACHE, (None, ()))
+    places: Sequence[Place]
     limits = gate.plans, sum(1 for _ in gate.app.url_map.iter_rules())
-    if known[0] != limits:
-        known = gate.app.extensions[_CACHE] = limits, list(_places(gate))
-    return known[1]
+    limits_then, places = gate.app.extensions.get(_CACHE, (None, ()))
+    if limits_then != limits:
+        places = list(_places(gate))
+        gate.app.extensions[_CACHE] = limits, places
+    return places
 
 
-def limiters_of(gate: AppGate) -> list[ListedLimiter]:
-    """All limiters of all places. Raises :class:`ConfigurationError`."""
-    return [limiter for place in places_of(gate) for limiter in place.limiters]
+def limiters_of(gate: AppGate, endpoint: str | None = None) -> list[ListedLimiter]:
+    """All limiters, or those at ``endpoint``. Raises :class:`ConfigurationError`."""
+    return [limiter for place in places_of(gate) if endpoint in {None, place.name} for limiter in place.limiters]
 
 
 def without_share(gate: AppGate, number: int) -> list[str]:
@@ -341,14 +345,13 @@ def checked_by_extensions(gate: AppGate, endpoint: str | None) -> list[str]:
 
 def _limiters(plans: Mapping[str, Plan]) -> tuple[ListedLimiter, ...]:
     """The limiters of ``plans``, by method; each limiter once."""
-    found: dict[object, tuple[PlannedLimiter, str, list[str]]] = {}
+    found, served = dict[object, ListedLimiter](), defaultdict[object, list[str]](list)
     for method, plan in plans.items():
         for planned in plan.limiters:
-            first = planned, planned.declaration.scope or plan.scope, list[str]()
-            found.setdefault(planned.identity, first)[2].append(method)
-    return tuple(
-        ListedLimiter(planned, scope, _shown_methods(served, plans)) for planned, scope, served in found.values()
-    )
+            identity = planned.identity
+            found.setdefault(identity, ListedLimiter(planned, planned.declaration.scope or plan.scope))
+            served[identity].append(method)
+    return tuple(replace(each, methods=_shown_methods(served[identity], plans)) for identity, each in found.items())
 
 
 def _shown_methods(served: Sequence[str], methods: Iterable[str]) -> tuple[str, ...] | None:

@@ -26,7 +26,15 @@ from ..engine.hits import LARGEST_COST, BanHit, Hits, Origin, ban_hit, part_in_k
 from ..engine.keys import HashTag, KeysOfRule, escape_subject, stem_of, stem_of_key, stem_of_subject
 from ..engine.rules import NAME
 from .applied import REQUEST, About, Applied, AppliedLimits, RulesOf, strictest
-from .overrides import NamedRule, Overrides, SpecialSubjects, as_far_as_they_fit, change_rules, rules_of_subject
+from .overrides import (
+    NamedRule,
+    Overrides,
+    SpecialSubjects,
+    as_far_as_they_fit,
+    change_rules,
+    is_added,
+    rules_of_subject,
+)
 
 if TYPE_CHECKING:
     from ..control.entries import Override
@@ -74,8 +82,7 @@ class PlannedLimiter:
     @property
     def identity(self) -> object:
         """What identifies it in the plans of all methods: its declaration, or the override that adds it."""
-        where = self.original.where
-        return where if where.startswith("override ") else id(self.original)
+        return self.original.where if is_added(self.original) else id(self.original)
 
     @property
     def rules_of_overrides(self) -> Iterator[Rule]:

@@ -20,9 +20,8 @@ from ...engine import ConfigurationError, StorageError
 from ...engine.errors import message_of, with_remedy
 from ...engine.text import Phrase, joined, unquoted
 from ...insight.impact import Impact, impact
-from ...insight.limits import places_of
+from ...insight.limits import limiters_of
 from ...insight.values import Described
-from ...plan.endpoint import PlannedLimiter
 from ...plan.plans import Plans
 from ...serve.gate import AppGate
 from .visit import visit
@@ -191,9 +190,9 @@ def _status(text: str) -> int | None:
 
 def _limiter_of(gate: AppGate, endpoint: str, rule: str) -> str:
     """The limiter that a rule belongs to."""
-    for limiter in _limiters_at(gate, endpoint):
-        if any(each == rule for each, _ in limiter.rules):
-            return limiter.declaration.shown_name
+    for each in limiters_of(gate, endpoint):
+        if any(name == rule for name, _ in each.planned.rules):
+            return each.planned.declaration.shown_name
     unknown = Phrase('no rule at "{endpoint}" has this name', endpoint=endpoint)
     raise InvalidData("", [Mistake("part", rule[:80], unknown)])
 
@@ -246,17 +245,13 @@ def change_of(gate: AppGate, found: Proposal) -> Change:
     return Change(given, found.mistakes, found_impact)
 
 
-def _limiters_at(gate: AppGate, endpoint: str) -> list[PlannedLimiter]:
-    """The limiters that the page of limits lists at an endpoint."""
-    return [each.planned for place in places_of(gate) if place.name == endpoint for each in place.limiters]
-
-
 def parts_at(gate: AppGate, endpoint: str) -> list[tuple[str, str]]:
     """What can be changed at an endpoint: the values and the texts of a choice."""
     rules: dict[str, str] = {}
     owners: dict[str, str] = {}
-    for limiter in _limiters_at(gate, endpoint):
-        owners.setdefault(f"limiter:{limiter.original.shown_name}", limiter.original.shown_name)
-        for rule_name, rule in limiter.rules:
+    for each in limiters_of(gate, endpoint):
+        name = each.planned.original.shown_name
+        owners.setdefault(f"limiter:{name}", name)
+        for rule_name, rule in each.planned.rules:
             rules.setdefault(f"rule:{rule_name}", f"{rule_name}: {rule}")
     return [*rules.items(), *owners.items()]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -20,12 +20,12 @@ from markupsafe import Markup
 from werkzeug.datastructures import FileStorage
 from werkzeug.exceptions import BadRequest, Forbidden, TooManyRequests
 
-from ...declare.subjects import EVERYONE, LimitType, type_name_of
+from ...declare.subjects import EVERYONE, LimitType
 from ...engine import ConfigurationError, Rule
 from ...engine.errors import brief, message_of
 from ...engine.rules import changed
 from ...engine.text import LONGEST_NAME, LONGEST_SUBJECT, Phrase, visible, visible_page
-from ...insight.limits import places_of
+from ...insight.limits import limiters_of, places_of
 from ...insight.text import subject_text
 from ...insight.traffic import looking
 from ...observe.traffic.counts import short
@@ -273,17 +273,10 @@ def _answer(form: WhatIfForm, logs: Logs, source: str, by_hash: Mapping[str, str
 
 def _in_force(form: WhatIfForm, wanted: Rule) -> set[int]:
     """The counts of rules of this type and window that apply to the endpoint now, without shadows."""
-    plans = gate_in_force().plans
-    methods = plans.methods_of(form.endpoint) if form.endpoint else ()
-    return {
-        rule.count
-        for method in methods
-        for limiter in plans.of_endpoint(form.endpoint, method).limiters
-        for _, rule in limiter.rules
-        if type_name_of(limiter.declaration.type, limiter.declaration.name) == form.type
-        and not (rule.holds_slots or limiter.declaration.shadow)
-        and name_of(rule) == name_of(wanted)
-    }
+    planned = (each.planned for each in limiters_of(gate_in_force(), form.endpoint))
+    limiters = [each for each in planned if each.declaration.type_name == form.type and not each.declaration.shadow]
+    rules = (rule for limiter in limiters for _, rule in limiter.rules if not rule.holds_slots)
+    return {rule.count for rule in rules if name_of(rule) == name_of(wanted)}
 
 
 # The answer
@@ -301,31 +294,33 @@ def what_if(
     left_out: Sequence[LeftOut] = (),
 ) -> WhatIf:
     """What ``traffic`` says about one window, by its number, with what was ``found`` in it."""
-    traffic, gap, peaks = traffic.parts[window], found.gaps[window], found.peaks[window]
-    (few_requests,), (few_clients,) = found.for_requests[window].rules, found.for_subjects[window].rules
-    chosen = wanted_count if wanted_count is not None else gap.at_most if gap is not None else few_requests.count
-    marked: dict[int, list[str]] = {}
-    for count, why in (
-        *([] if wanted_count is None else [(wanted_count, WANTED)]),
-        *((count, IN_FORCE) for count in in_force),
-        (few_requests.count, FEW_REQUESTS),
-        (few_clients.count, FEW_CLIENTS),
-        *([] if gap is None else [(gap.at_most, BELOW_GAP)]),
-    ):
-        marked.setdefault(count, []).append(why)
-    ordered = sorted(traffic.subjects.items(), key=lambda each: (-each[1][0], each[0]))
+    alone, gap = traffic.parts[window], found.gaps[window]
+    (few_requests,) = found.for_requests[window].rules
+    (few_clients,) = found.for_subjects[window].rules
+    proposed = few_requests.count if gap is None else gap.at_most
+    why = defaultdict[int, list[str]](list)
+    if wanted_count is not None:
+        why[wanted_count].append(WANTED)
+    for count in in_force:
+        why[count].append(IN_FORCE)
+    why[few_requests.count].append(FEW_REQUESTS)
+    why[few_clients.count].append(FEW_CLIENTS)
+    if gap is not None:
+        why[gap.at_most].append(BELOW_GAP)
+    chosen = proposed if wanted_count is None else wanted_count
+    peaks = sorted(((name, peak) for name, (peak,) in alone.subjects.items()), key=lambda each: (-each[1], each[0]))
     return WhatIf(
         source=source,
         requests=found.requests,
         clients=found.subjects,
         first=found.first / MICROSECONDS,
         last=found.last / MICROSECONDS,
-        peaks=peaks,
-        counts=curve(traffic, marked),
-        distribution=[list(each) for each in sorted(Counter(peak for (peak,) in traffic.subjects.values()).items())],
+        peaks=found.peaks[window],
+        counts=curve(alone, why),
+        distribution=[list(each) for each in sorted(Counter(peak for _, peak in peaks).items())],
         busiest=[
-            Client(name if len(name) <= LONGEST_SUBJECT else short(name), peak, len(traffic.arrivals[name]))
-            for name, (peak,) in ordered[:MOST_NAMED]
+            Client(name if len(name) <= LONGEST_SUBJECT else short(name), peak, len(alone.arrivals[name]))
+            for name, peak in peaks[:MOST_NAMED]
         ],
         declaration=declaration(found, [changed(few_requests, count=chosen)]),
         chosen=chosen,
