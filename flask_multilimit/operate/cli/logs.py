@@ -33,8 +33,18 @@ from ..simulate.reading import STANDARD_INPUT, LogFile, Logs
 from ..simulate.recorded import FILES, recordings_of
 from ..simulate.replay_plan import Replacements
 from ..simulate.report import EndpointReport, Report, RuleReport
-from ..simulate.suggest import Choice, Gap, Suggestion, Traffic, declaration, suggest_for, toml, traffic_of, windows_of
-from ..simulate.suggest import command as command_to_try
+from ..simulate.suggest import (
+    Choice,
+    Gap,
+    Suggestion,
+    Traffic,
+    command_to_try,
+    declaration,
+    suggest_for,
+    toml,
+    traffic_of,
+    windows_of,
+)
 from . import C, command, current_gate, gathered, pairs_option, show
 
 

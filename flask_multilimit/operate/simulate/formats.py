@@ -202,7 +202,7 @@ def _pattern(
 def _content(variables: Sequence[Variable], end: str, number: int) -> str:
     """An expression for the content of a field: all characters until the text that follows."""
     this, following = variables[number], variables[number + 1 :]
-    after, behind, *_ = (*(each.before for each in following), end, "")
+    after, behind = [*(each.before for each in following), end, ""][:2]
     if this.is_port:
         return r"<?\d*>?"  # %(p)s of gunicorn is the number of its process, as <4711>
     if this.role == "address" and after == ":" and following and following[0].is_port:

@@ -255,13 +255,14 @@ def _requests(source: io.BufferedReader, file: LogFile, logs: Logs) -> Iterator[
         except NoRequestError:
             file.not_requests += 1
             continue
-        if request is None or not 0 <= request[0] < LATEST:
+        if request is None or not 0 <= request.at < LATEST:
             file.malformed += bool(line.strip()) and not line.startswith("#")
-        elif (since is not None and request[0] < since) or (until is not None and request[0] >= until):
+        elif (since is not None and request.at < since) or (until is not None and request.at >= until):
             file.outside += 1
+        elif request.took is None or 0 <= request.took <= LONGEST:
+            yield request
         else:
-            took = request[9]
-            yield request if took is None or 0 <= took <= LONGEST else request._replace(took=None)
+            yield request._replace(took=None)
 
 
 def _reader(lines: list[str], file: LogFile, logs: Logs) -> Read | None:
@@ -277,7 +278,7 @@ def _in_order(requests: Iterable[LoggedRequest], file: LogFile) -> Iterator[Logg
     held, enough = list[LoggedRequest](), LEAST_HELD  # so many make sorting worthwhile
     newest = passed_on = 0
     for request in requests:
-        at, oldest = request[0], max(newest - HOLD * MICROSECONDS, passed_on)
+        at, oldest = request.at, max(newest - HOLD * MICROSECONDS, passed_on)
         if at < oldest:
             file.late += 1
             request = request._replace(at=oldest)  # noqa: PLW2901
@@ -288,7 +289,7 @@ def _in_order(requests: Iterable[LoggedRequest], file: LogFile) -> Iterator[Logg
             held.sort(key=_at)
             due = max(bisect_left(held, newest - HOLD * MICROSECONDS, key=_at), len(held) - MOST_HELD)
             if due:  # no earlier one can come any more
-                passed_on = held[due - 1][0]
+                passed_on = held[due - 1].at
             yield from islice(held, due)
             del held[:due]
             enough = min(2 * len(held) + LEAST_HELD, 2 * MOST_HELD)

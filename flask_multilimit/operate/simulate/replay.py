@@ -53,13 +53,12 @@ class Replay:
 
     def add(self, request: LoggedRequest) -> None:
         """Decide one request. Requests must come in order of time."""
-        at = request[0]
         time = self._time
         if time.waiting:
-            time.advance_to(at)
-        time.now = self._last = at
+            time.advance_to(request.at)
+        time.now = self._last = request.at
         if self._first is None:
-            self._first = at
+            self._first = request.at
         plan = self._client_plan(request)
         if plan is None:
             self._plans.counts_at("").outside += 1  # in no report on one endpoint
@@ -88,8 +87,8 @@ class Replay:
         destination = self._routes.destination_of(request)
         if destination.reach == "outside":
             return None
-        who: object = (id(destination), request[3], user_of(request), request[9] is None)
-        if request[7] or request[8]:
+        who: object = (id(destination), request.address, user_of(request), request.took is None)
+        if request.fields or request.recorded:
             recorded, cost = request.recorded, self._plans.replacements.cost_field
             fields = (each for each in request.fields.items() if each[0] != cost)
             who = (who, *fields, *((recorded.listed, *recorded.subjects.items()) if recorded else ()))
@@ -97,7 +96,7 @@ class Replay:
         if plan is None:
             if len(self._remembered) >= REMEMBERED:
                 self._forget()
-            plan = self._remembered[who] = self._plans.of(destination).of(request)
+            plan = self._remembered[who] = self._plans.at(destination).for_client_of(request)
         return plan
 
     def _forget(self) -> None:

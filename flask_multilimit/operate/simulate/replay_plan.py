@@ -85,7 +85,7 @@ class ReplayPlans:
     known: dict[Destination, ReplayPlan] = field(init=False, default_factory=dict)
     """The plans of the destinations so far."""
 
-    def of(self, destination: Destination) -> ReplayPlan:
+    def at(self, destination: Destination) -> ReplayPlan:
         plan = self.known.get(destination)
         if plan is None:
             plan = self.known[destination] = ReplayPlan(destination, self)
@@ -109,7 +109,7 @@ class ReplayPlan:
         self._counts = plans.counts_at(destination.name)
         self.endpoint: EndpointReport = self._counts.endpoint(destination.name)
         limiters = self._limiters_of(plans.limits)
-        self._limiters = [_Limiter(*known) for each in limiters if (known := self._replayable(each)) is not None]
+        self._limiters = [known for each in limiters if (known := self._replayable(each)) is not None]
         self.notes += self._unused(limiters)
         self._types = {limiter.type: limiter for limiter in self._limiters}
         for limiter in self._limiters:  # those of any subject, so that a rule that is never asked is reported, too
@@ -138,7 +138,7 @@ class ReplayPlan:
                 if (named or name == endpoint) and not any(map(replaces, named)):
                     yield f"{option} {name}: not used, because no limit there has {what}"
 
-    def of(self, request: LoggedRequest) -> ClientPlan:
+    def for_client_of(self, request: LoggedRequest) -> ClientPlan:
         """The plan for the client of ``request``: one for requests whose duration is known, another for the rest."""
         subjects, lists = self._plans.finder.subjects_of(request), self._plans.lists
         resolve = self._plans.limits.subjects.given(subjects)
@@ -165,9 +165,8 @@ class ReplayPlan:
         banned = tuple(self._counts.banned[each] for each in replayed if each.is_ban)
         return ClientPlan(client, self, limits, rules, banned, missing)
 
-    def _replayable(self, limiter: PlannedLimiter) -> tuple[PlannedLimiter, int, str | None] | None:
-        """The limiter with values in place of its callables, its cost, and the priority of its requests; ``None`` if
-        its rules are not given."""
+    def _replayable(self, limiter: PlannedLimiter) -> _Limiter | None:
+        """The limiter with values in place of its callables; ``None`` if its rules are not given."""
         declared, given = limiter.declaration, self._plans.replacements
         if declared.exempt_when is not None:
             self.notes.append(f"exempt_when of {declared.where}: taken as never exempt")
@@ -184,12 +183,10 @@ class ReplayPlan:
         priority = _replacement(given.priorities, self.destination, declared)
         if declared.reserve is not None and priority is None:
             self.notes.append(f"priorities of {declared.where}: taken as requests without one; give it (--priority)")
-        if not callable(declared.cost):
-            return limiter, declared.cost, priority
-        cost = _replacement(given.costs, self.destination, declared)
+        cost = _replacement(given.costs, self.destination, declared) if callable(declared.cost) else declared.cost
         if cost is None:
             self.notes.append(f"cost by request of {declared.where}: taken as 1; give it (--cost)")
-        return limiter, 1 if cost is None else cost, priority
+        return _Limiter(limiter, 1 if cost is None else cost, priority)
 
     def _missing(self, limiter: _Limiter, subjects: Mapping[str, str]) -> list[str]:
         declared, parts, finder = limiter.declaration, limiter.parts, self._plans.finder

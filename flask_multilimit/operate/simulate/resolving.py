@@ -170,7 +170,7 @@ def client_of(subjects: Mapping[str, str], resolve: Resolve) -> str:
 
 def user_of(request: LoggedRequest) -> str | None:
     """The user who is logged in. With 401, servers log a name that anybody may have given."""
-    return None if request[4] == UNAUTHORIZED else request[5]
+    return None if request.status == UNAUTHORIZED else request.user
 
 
 class ClientLists:

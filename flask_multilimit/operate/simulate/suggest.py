@@ -535,7 +535,7 @@ def toml(found: Suggestion) -> str:
     return f"[limits]\n{json.dumps(found.endpoint)} = {table}" if found.endpoint else f"application_limits = {table}"
 
 
-def command(found: Suggestion) -> str | None:
+def command_to_try(found: Suggestion) -> str | None:
     """The command that tries the rules for a day, without refusing anybody. ``None`` if there is none: for rules that
     settle, count the requests to all endpoints together, or have windows of parts of a second."""
     text = _text(found.proposed)

@@ -28,7 +28,7 @@ from flask_multilimit.operate.simulate.suggest import (
     Requests,
     Suggestion,
     Traffic,
-    command,
+    command_to_try,
     counts_for_requests,
     counts_for_subjects,
     curve,
@@ -239,7 +239,7 @@ def test_count_of_the_whole_app_becomes_an_application_limit() -> None:
     assert declaration(found, found.proposed) == (
         "MultiLimit(app, application_limits=rate_limiter(type=IP, rules=[Rule(time=60, count=5)]))"
     )
-    assert command(found) is None
+    assert command_to_try(found) is None
 
 
 def test_suggest_ignores_requests_that_no_limit_would_count(app: Flask) -> None:
@@ -320,7 +320,7 @@ def test_calendar_and_rate_are_proposed_in_every_form() -> None:
     assert toml(found) == (
         '[limits]\n"search" = { type = "user", rules = "1/minute; 7 per calendar month from 15 in Europe/Berlin" }'
     )
-    words = shlex.split(command(found) or "")
+    words = shlex.split(command_to_try(found) or "")
     assert rules_from(words[words.index("--limit") + 1]) == found.proposed
 
 
@@ -330,7 +330,7 @@ def test_pasted_limit_has_the_proposed_rules_for_any_window(window: float | str)
 
     pasted = validated(LimitsFile, "pasted", parse_toml(toml(found)))
     assert rules_from(limiter_options("search", pasted.limits["search"])["rules"]) == found.proposed
-    words = shlex.split(command(found) or "")
+    words = shlex.split(command_to_try(found) or "")
     assert words or window == 0.5, "no text can say half a second"
     assert not words or rules_from(words[words.index("--limit") + 1]) == found.proposed
 
@@ -351,7 +351,7 @@ def test_proposed_calendar_of_units_has_a_cost_to_settle() -> None:
 
 
 def test_command_to_try_a_limit_is_quoted_for_a_shell() -> None:
-    assert command(suggest(arrivals_of([0] * 5, endpoint="a b"), 10)) == (
+    assert command_to_try(suggest(arrivals_of([0] * 5, endpoint="a b"), 10)) == (
         "flask multilimit set 'a b' --limit '5 per 10 seconds' --type ip --shadow --for 1d"
     )
 
@@ -360,7 +360,7 @@ def test_command_to_try_a_limit_adds_a_shadow_limit(app: Flask, server: Server, 
     app.config["MULTILIMIT_STORAGE_TIMEOUT"] = 10
     MultiLimit(app, storage=server.url)
     app.add_url_rule("/search", "search", lambda: "ok")
-    _, *words = shlex.split(command(suggest(arrivals_of([0]), 60)) or "")
+    _, *words = shlex.split(command_to_try(suggest(arrivals_of([0]), 60)) or "")
 
     said = app.test_cli_runner().invoke(args=[*words, "--yes"])
     client = app.test_client()
@@ -431,7 +431,7 @@ def test_proposed_rules_in_units_are_below_a_gap_and_settle() -> None:
         '@rate_limiter(type=IP, rules=[Rule(time=3600, count=170, algorithm="sliding_window_counter")], '
         'cost=85, settle="header:X-Tokens")'
     )
-    assert command(found) is None
+    assert command_to_try(found) is None
 
 
 def test_requests_without_a_cost_are_left_out_and_counted() -> None:
