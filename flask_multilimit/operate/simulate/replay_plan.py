@@ -178,7 +178,7 @@ class ReplayPlan:
                     f"rules by request of {declared.where}: not replayed; give them (--rules {name}=RULES)"
                 )
                 return None
-            named = tuple((rule.name or f"{declared.shown_name}-{rule.window}", rule) for rule in rules_from(rules))
+            named = tuple((declared.name_of(rule), rule) for rule in rules_from(rules))
             limiter = replace(limiter, rules=named, dynamic=None)
         priority = _replacement(given.priorities, self.destination, declared)
         if declared.reserve is not None and priority is None:

@@ -501,6 +501,12 @@ def test_values_for_callables_can_be_given() -> None:
     assert by_name == {"api_key-60s": 1, "plan-60s": 0, "units-60s": 1}, "50 units are 4 requests"
 
 
+def test_given_rules_of_a_limiter_of_two_types_have_their_name_in_header_fields() -> None:
+    app = app_with(rate_limiter(type=(USER, IP), rules=lambda: "1/minute"))
+    report = replayed(app, at(0), rules={"index": "5/minute"})
+    assert [rule.name for rule in report.rules] == ["user-ip-60s"]
+
+
 def test_unmatched_limiter_reads_its_field_and_given_cost() -> None:
     limits = {"type": "header:X-Api-Key", "rules": "3/minute", "cost": lambda: 9, "name": "lost"}
     app = app_with(MULTILIMIT_UNMATCHED_LIMITS=limits)
