@@ -12,17 +12,7 @@ from .algorithms.base import Quota, is_begun, level_of
 from .errors import require
 from .hits import PEEK_ID, BanHit, Hit, OpenHit, bans_of
 from .periods import AROUND
-from .reply import (
-    ALLOWED,
-    DELAY,
-    NOW,
-    RESET_AFTERS,
-    RETRY_AFTERS,
-    Reply,
-    Standing,
-    standing_of,
-    standings_of,
-)
+from .reply import ALLOWED, DELAY, NOW, RESET_AFTERS, RETRY_AFTERS, Reply, Standing, standing_of, standings_of
 from .rules import MAX_COUNT, Rule
 
 _MICROSECONDS = 1_000_000

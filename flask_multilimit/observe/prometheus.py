@@ -13,16 +13,7 @@ from typing import Any, Final
 
 from ..engine import ConfigurationError
 from ..engine.errors import brief, check_iterable, is_number
-from .metrics import (
-    CHECK_TIME,
-    COUNTS,
-    NAMESPACE,
-    READINGS,
-    Measured,
-    MetricsObserver,
-    Values,
-    check_namespace,
-)
+from .metrics import CHECK_TIME, COUNTS, NAMESPACE, READINGS, Measured, MetricsObserver, Values, check_namespace
 
 try:
     from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, Metric

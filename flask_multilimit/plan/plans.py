@@ -47,16 +47,7 @@ from .checks import (
 )
 from .endpoint import Plan, PlannedLimiter, Planner, StemParts
 from .overrides import Overrides, as_far_as_they_fit, fitting
-from .sources import (
-    METHODS,
-    UNMATCHED_SCOPE,
-    Sources,
-    class_of,
-    methods_of_handlers,
-    parts_of_view,
-    scope_of,
-    stack_on,
-)
+from .sources import METHODS, UNMATCHED_SCOPE, Sources, class_of, methods_of_handlers, parts_of_view, scope_of, stack_on
 
 if TYPE_CHECKING:
     from ..control.entries import Override
