@@ -135,7 +135,7 @@ def pairs_option(name: str, metavar: str, text: str, *parameters: str) -> Callab
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
+class ActionOptions:
     """How to change something: the values of :func:`action_options`."""
 
     reason: str
@@ -146,7 +146,7 @@ class Action:
 
 action_options: Callable[[C], C] = gathered(
     "action",
-    Action,
+    ActionOptions,
     click.option("--reason", default="", help="The reason, for the history."),
     click.option("--author", default=user_name, help="The author; default: the user who runs this command."),
     click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing."),

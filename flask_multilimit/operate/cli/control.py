@@ -31,7 +31,7 @@ from ...insight.text import duration, local_time, plural
 from ...serve.applier import ControlApplier
 from ...serve.gate import gate_of
 from .. import console
-from . import Action, C, action_options, command, gathered, shared_gate, show, user_name, wants_json
+from . import ActionOptions, C, action_options, command, gathered, shared_gate, show, user_name, wants_json
 
 _NOT_IN_USE = (
     f"no process uses the server of {PREFIX}STORAGE_URI, so the change would be lost when this command ends: start the "
@@ -57,20 +57,20 @@ def _applier(*, changes: bool = False) -> ControlApplier:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ChangeOptions:
     """How to put something in force: the values of :func:`change_options`."""
 
     for_: str | None
     lasting: bool
     force: bool
-    action: Action
+    action: ActionOptions
 
 
 def change_options(force: str, *, lasting: bool = True) -> Callable[[C], C]:
     """The options of every change, which a command gets as ``change``. ``force``: what it confirms."""
     return gathered(
         "change",
-        Change,
+        ChangeOptions,
         click.option("--for", "for_", metavar="TIME", help="How long the change lasts: 90s, 15m, 2h, 1d."),
         click.option("--lasting", is_flag=True, hidden=not lasting, help="Keep the change until someone undoes it."),
         click.option("--force", is_flag=True, help=f"Confirm a change that {force}."),
@@ -91,7 +91,9 @@ def change_options(force: str, *, lasting: bool = True) -> Callable[[C], C]:
 @click.option("--limit", metavar="TEXT", help="Add this limit to ENDPOINT; see --type.")
 @click.option("--type", "type_", metavar="TYPE", help="The type of --limit: ip, user, ...; default: default.")
 @change_options("locks out or exempts nearly everybody, or applies to nothing")
-def set_command(change: Change, new_rules: str | None, limit: str | None, type_: str | None, **given: Any) -> None:
+def set_command(
+    change: ChangeOptions, new_rules: str | None, limit: str | None, type_: str | None, **given: Any
+) -> None:
     """Change the limits at ENDPOINT: an endpoint, a blueprint, a pattern such as "api.*", or "*" for all.
 
     RULE is the name of a rule in header fields, and RULES replace it: set api.search ip-60s 200/minute --for 2h.
@@ -128,7 +130,7 @@ def _are_rules(text: str) -> bool:
 @command("allow", short_help="Never limit a network or a subject.")
 @click.argument("who")
 @change_options("exempts nearly everybody")
-def allow_command(who: str, change: Change) -> None:
+def allow_command(who: str, change: ChangeOptions) -> None:
     """Never limit WHO: an address, a network, or a subject with its type, such as user:42."""
     _change({"kind": "allow", "who": who}, change)
 
@@ -139,7 +141,7 @@ def allow_command(who: str, change: Change) -> None:
     "--status", type=click.Choice(["403", "429"]), help=f"The status of refusals; default: {PREFIX}DENY_STATUS."
 )
 @change_options("locks out nearly everybody, or ends before the one that it replaces")
-def deny_command(who: str, status: str | None, change: Change) -> None:
+def deny_command(who: str, status: str | None, change: ChangeOptions) -> None:
     """Refuse WHO before any limit is checked: an address, a network, or a subject with its type, such as user:42."""
     _change({"kind": "deny", "who": who, "status": None if status is None else int(status)}, change)
 
@@ -147,12 +149,12 @@ def deny_command(who: str, status: str | None, change: Change) -> None:
 @command("ban", short_help="Refuse a network or a subject for a time, with 429.")
 @click.argument("who")
 @change_options("locks out nearly everybody, or ends before the one that it replaces", lasting=False)
-def ban_command(who: str, change: Change) -> None:
+def ban_command(who: str, change: ChangeOptions) -> None:
     """Refuse WHO for a time, with 429 and Retry-After: an address, a network, or a subject such as user:42."""
     _change({"kind": "ban", "who": who}, change)
 
 
-def _change(given: Mapping[str, Any], change: Change) -> None:
+def _change(given: Mapping[str, Any], change: ChangeOptions) -> None:
     if (change.for_ is None) == (not change.lasting):
         or_lasting = "" if given["kind"] == "ban" else ", or --lasting"
         raise click.UsageError(f"Say how long it lasts: --for 2h{or_lasting}.")
@@ -170,7 +172,7 @@ def _change(given: Mapping[str, Any], change: Change) -> None:
     _carry_out(preview, put, action, f"In force within a second. {undo}")
 
 
-def _carry_out(preview: Preview, change: Callable[[], None], action: Action, done: str) -> None:
+def _carry_out(preview: Preview, change: Callable[[], None], action: ActionOptions, done: str) -> None:
     """Show what a change would do, and make it, which may ask first."""
     gate = gate_of(current_app)
     found = impact(gate, preview)
@@ -196,7 +198,7 @@ def _confirm(warning: str, *, yes: bool, force: bool) -> None:
 @click.option("--limiter", metavar="NAME", help="The limiters that `set` was given, instead of a RULE.")
 @click.option("--who", metavar="WHO", help="The subject or network that `set` was given.")
 @action_options
-def unset_command(what: tuple[str, ...], limiter: str | None, who: str | None, action: Action) -> None:
+def unset_command(what: tuple[str, ...], limiter: str | None, who: str | None, action: ActionOptions) -> None:
     """Undo the change with this ID, as `entries` shows it; or name what was changed as for `set`, `allow`, `deny` or
     `ban`. What was declared applies again."""
     if len(what) > 2 or not (what or who):
@@ -236,7 +238,7 @@ def _id_of(in_force: Sequence[Override | Listing], what: Sequence[str], *, limit
 @command("unban", short_help="Lift every ban of a client.")
 @click.argument("who")
 @action_options
-def unban_command(who: str, action: Action) -> None:
+def unban_command(who: str, action: ActionOptions) -> None:
     """Lift every ban of WHO, everywhere: those set by people, and those started by limiters.
 
     WHO is an address, or a subject with its type, such as user:42. Quotas stay as they are; see `reset`.

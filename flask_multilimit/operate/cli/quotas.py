@@ -20,7 +20,7 @@ from ...insight.text import duration, plural, rule_text, shown_subject
 from ...serve.gate import AppGate
 from .. import console
 from . import (
-    Action,
+    ActionOptions,
     action_options,
     client_options,
     command,
@@ -52,7 +52,7 @@ def reset_command(
     subjects: dict[str, str],
     everywhere: bool,
     everything: bool,
-    action: Action,
+    action: ActionOptions,
 ) -> None:
     """Reset the quotas of a subject at ENDPOINT, at once and for every worker; with --all, everywhere.
 
@@ -88,7 +88,7 @@ def _require_one_place(
 
 
 def _reset_at(
-    gate: AppGate, endpoint: str, method: str | None, given: Mapping[str, str], what: str, action: Action
+    gate: AppGate, endpoint: str, method: str | None, given: Mapping[str, str], what: str, action: ActionOptions
 ) -> None:
     try:
         places = applied_at(gate, endpoint, method, given, declared=True)
@@ -129,7 +129,7 @@ def _reset_at(
     )
 
 
-def _reset_lines(used: Sequence[Hit], full: Sequence[Hit], by_request: str, action: Action) -> list[str]:
+def _reset_lines(used: Sequence[Hit], full: Sequence[Hit], by_request: str, action: ActionOptions) -> list[str]:
     names = dict.fromkeys(each.name for each in used)
     full_names = dict.fromkeys(each.name for each in full if each.name not in names)
     lines = [f"{_done_text(action)}: {', '.join(names)}."] if names else []
@@ -137,7 +137,7 @@ def _reset_lines(used: Sequence[Hit], full: Sequence[Hit], by_request: str, acti
     return lines + (console.paragraph(_OTHER_RULES.format(names=by_request)) if by_request else [])
 
 
-def _reset_keys(gate: AppGate, found: list[str], what: str, action: Action) -> None:
+def _reset_keys(gate: AppGate, found: list[str], what: str, action: ActionOptions) -> None:
     lines = [f"  {key}" for key in found[:MOST_SHOWN]]
     more = [f"  and {len(found) - MOST_SHOWN} more"] if len(found) > MOST_SHOWN else []
     if found:
@@ -146,7 +146,7 @@ def _reset_keys(gate: AppGate, found: list[str], what: str, action: Action) -> N
     show(lambda: [done], endpoint=None, changed=not action.dry_run and bool(found), keys=found)
 
 
-def _reset(gate: AppGate, found: list[str], shown: Iterable[str], what: str, action: Action) -> None:
+def _reset(gate: AppGate, found: list[str], shown: Iterable[str], what: str, action: ActionOptions) -> None:
     """Reset these keys. The history then shows ``what`` they are; if that is empty, because nothing was used, it does
     not."""
     if action.dry_run:
@@ -161,7 +161,7 @@ def _reset(gate: AppGate, found: list[str], shown: Iterable[str], what: str, act
         console.echo(f"Reset, but the history does not show it: {problem}", err=True)
 
 
-def _done_text(action: Action) -> str:
+def _done_text(action: ActionOptions) -> str:
     return "Would reset" if action.dry_run else "Reset"
 
 
