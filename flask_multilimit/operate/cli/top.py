@@ -114,13 +114,12 @@ def screen(found: Now, slots: Sequence[SlotsInUse] = (), *, app: str, columns: i
     if not found.endpoints:
         lines += ["No checks in this time.", ""]
     room = max((rows - len(lines) - 2 * (4 if slots else 3) - 2) // (4 if slots else 3), 1)
-    banned, begun = bool(found.totals.banned.amount), bool(found.totals.bans.amount)
     table = partial(_table, room=room, columns=columns)
-    headings = ("ENDPOINT", "REFUSED/s", "PASSED/s", *(["BANNED/s"] * banned))
-    endpoints = [_endpoint_row(each, banned=banned) for each in found.endpoints]
-    lines += table(headings, endpoints, total=found.paging.total)
-    headings = ("RULE", "ENDPOINT", "REFUSES", "NEAR", "SHADOW", *(["BANS"] * begun))
-    lines += table(headings, [_rule_row(each, bans=begun) for each in found.rules])
+    endpoint_columns = ENDPOINT_COLUMNS if found.totals.banned.amount else ENDPOINT_COLUMNS[:-1]
+    endpoints = [_endpoint_row(each)[: len(endpoint_columns)] for each in found.endpoints]
+    lines += table(endpoint_columns, endpoints, total=found.paging.total)
+    rule_columns = RULE_COLUMNS if found.totals.bans.amount else RULE_COLUMNS[:-1]
+    lines += table(rule_columns, [_rule_row(each)[: len(rule_columns)] for each in found.rules])
     lines += table(("REFUSED", "WHO", "RULE", "ENDPOINT", "SINCE"), list(map(_subject_row, found.subjects)), keep=1)
     in_use = [(_slots_used(each), _who(each.type, each.shown), each.endpoint) for each in slots]
     return [*lines, *table(("SLOTS", "SUBJECT", "ENDPOINT"), in_use)][:rows]
@@ -164,17 +163,23 @@ def _workers(found: Now, columns: int) -> list[str]:
     return [console.style(_cell(str(found.workers), columns).rstrip(), fg=None if found.workers.agree else "yellow")]
 
 
-def _endpoint_row(each: EndpointTraffic, *, banned: bool) -> tuple[str, ...]:
+ENDPOINT_COLUMNS = ("ENDPOINT", "REFUSED/s", "PASSED/s", "BANNED/s")
+RULE_COLUMNS = ("RULE", "ENDPOINT", "REFUSES", "NEAR", "SHADOW", "BANS")
+"""The last column of both is left out if nobody was banned."""
+
+
+def _endpoint_row(each: EndpointTraffic) -> tuple[str, ...]:
     amounts = each.amounts
-    return (each.endpoint, *map(rate, [amounts.refused.rate, amounts.passed.rate, *([amounts.banned.rate] * banned)]))
+    return (each.endpoint, rate(amounts.refused.rate), rate(amounts.passed.rate), rate(amounts.banned.rate))
 
 
-def _rule_row(each: RuleTraffic, *, bans: bool) -> tuple[str, ...]:
-    return (each.rule, each.endpoint, str(each.refuses), str(each.near), str(each.shadows), *([str(each.bans)] * bans))
+def _rule_row(each: RuleTraffic) -> tuple[str, ...]:
+    return (each.rule, each.endpoint, str(each.refuses), str(each.near), str(each.shadows), str(each.bans))
 
 
 def _subject_row(each: RefusedClient) -> tuple[str, ...]:
-    rules, endpoints = ({getattr(rule, name): None for rule in each.rules} for name in ("rule", "endpoint"))
+    rules = dict.fromkeys(rule.rule for rule in each.rules)
+    endpoints = dict.fromkeys(rule.endpoint for rule in each.rules)
     since = time.strftime("%H:%M:%S", time.localtime(each.since))  # within the hour before the title's time
     return (str(each.refused), _who(each.type, each.shown), _first_and_more(rules), _first_and_more(endpoints), since)
 
