@@ -117,8 +117,8 @@ class History(Described):
 def entry_of(entry: Override | Listing, *, idle: bool = False, left_out: bool = False) -> Entry:
     given = entry.model_dump(mode="json", exclude_unset=True)
     known = {name: value for name, value in given.items() if name in Entry.__dataclass_fields__ and value is not None}
-    return Entry(**{**known, "text": str(entry), "kind": entry.kind, "until": entry.until, "idle": idle,
-                    "left_out": left_out, "author": entry.author, "reason": entry.reason})  # fmt: skip
+    known |= {"kind": entry.kind, "until": entry.until, "author": entry.author, "reason": entry.reason}
+    return Entry(**known, text=str(entry), idle=idle, left_out=left_out)
 
 
 def document_in_force(gate: AppGate) -> Document:

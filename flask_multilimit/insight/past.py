@@ -106,8 +106,7 @@ def standing_at(
     bans = (each for each in bans_begun(memory, client) if endpoint in {None, each.endpoint})
     held = tuple(each for each in bans if each.began <= at < each.ended)
     first = (memory.first or memory.at) if plain else inf
-    state: State = "banned" if held else "refused" if refusals else "passes" if at >= first else "unknown"
-    verdict = _verdict(at, held, refusals, first)
+    state, verdict = _verdict(at, held, refusals, first)
     return Past(who=client.text, shown=client.shown, at=at, state=state, verdict=verdict, bans=held, refusals=refusals)
 
 
@@ -122,7 +121,9 @@ UNKNOWN = (
 NOT_COUNTED = "at {at} it may have been refused, as no request is counted before {first}"
 
 
-def _verdict(at: float, bans: tuple[BegunBan, ...], refusals: tuple[PastRefusals, ...], first: float) -> Phrase:
+def _verdict(
+    at: float, bans: tuple[BegunBan, ...], refusals: tuple[PastRefusals, ...], first: float
+) -> tuple[State, Phrase]:
     then = local_time(at)
     during: str = ""
     if refusals:
@@ -132,9 +133,12 @@ def _verdict(at: float, bans: tuple[BegunBan, ...], refusals: tuple[PastRefusals
     if bans:
         ban = max(bans, key=lambda each: each.ended)
         began, ended = local_time(ban.began), local_time(ban.ended)
-        return Phrase(BANNED, at=then, where=ban.endpoint, rule=ban.by, began=began, ended=ended, refusals=during)
+        banned = Phrase(BANNED, at=then, where=ban.endpoint, rule=ban.by, began=began, ended=ended, refusals=during)
+        return "banned", banned
     if refusals:
-        return Phrase(REFUSED, at=then, where=refusals[0].endpoint, rule=refusals[0].rule, refusals=during)
-    if at < first < inf:
-        return Phrase(NOT_COUNTED, at=then, first=local_time(first))
-    return Phrase(UNKNOWN if at < first else PASSED, at=then)
+        return "refused", Phrase(REFUSED, at=then, where=refusals[0].endpoint, rule=refusals[0].rule, refusals=during)
+    if at >= first:
+        return "passes", Phrase(PASSED, at=then)
+    if first == inf:
+        return "unknown", Phrase(UNKNOWN, at=then)
+    return "unknown", Phrase(NOT_COUNTED, at=then, first=local_time(first))

@@ -141,8 +141,8 @@ def quotas_of_client(gate: AppGate, wanted: Wanted) -> Quotas:
     """What is left for the client of the current request. Charges nothing, in one command. Raises
     :class:`StorageError` where limits say so."""
     at = time.time()
-    state: State = "disabled" if not gate.settings.enabled else "allowed" if gate.allows() else "limited"
-    if state != "limited":
+    if not gate.settings.enabled or gate.allows():
+        state: State = "allowed" if gate.settings.enabled else "disabled"
         return Quotas(at=at, state=state, resources={}, bans=(), unknown=(), estimated=False)
     client_limits = _ClientLimits(gate)
     counting = [each for listed in _listed(gate, wanted) for each in client_limits.applied(listed)]
@@ -151,17 +151,18 @@ def quotas_of_client(gate: AppGate, wanted: Wanted) -> Quotas:
     counted = set(hits)
     owners = {hit.key: each for hit, each in reversed(owned) if hit in counted}
     decision = gate.limiter.peek(Hits(hits)) if hits else None
-    if decision is not None and decision.decided_by in FALLBACKS:
+    estimated = decision is not None and decision.decided_by in FALLBACKS
+    if estimated:
         policy = gate.settings.on_storage_error
         for passing in [owners.pop(hit.key) for hit in hits if (hit.on_storage_error or policy) == "allow"]:
             client_limits.unknown[f"{passing.listed.scope}:{passing.applied.declaration.shown_name}"] = None
     return Quotas(
         at=at,
-        state=state,
-        resources={} if decision is None else dict(_resources(decision, owners, wanted, at)),
+        state="limited",
+        resources={} if decision is None else dict(_resources(decision, owners, wanted, at, estimated=estimated)),
         bans=() if decision is None else tuple(_bans(decision, owners, at)),
         unknown=tuple(client_limits.unknown),
-        estimated=decision is not None and decision.decided_by in FALLBACKS,
+        estimated=estimated,
     )
 
 
@@ -240,10 +241,9 @@ def _wanted_hits(counting: _Counting, wanted: Wanted) -> list[Hit]:
 
 
 def _resources(
-    decision: Decision, owners: Mapping[str, _Counting], wanted: Wanted, at: float
+    decision: Decision, owners: Mapping[str, _Counting], wanted: Wanted, at: float, *, estimated: bool
 ) -> Iterator[tuple[str, Quota]]:
     taken: set[str] = set()
-    estimated = decision.decided_by in FALLBACKS
     banned = {id(owners.get(ban.hit.key)): ban.retry_after for ban in decision.bans if not ban.hit.shadow}
     for status in decision.statuses:
         if not isinstance(status.hit, BanHit) and status.hit.key in owners:

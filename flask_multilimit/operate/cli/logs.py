@@ -66,7 +66,9 @@ class LogOptions:
         """The logs that were named, or else what the app's recorders wrote. Raises :class:`ConfigurationError`."""
         if self.format_ and self.regex:
             raise click.UsageError("--format and --regex: give only one of them")
-        make_reader = expression(self.regex) if self.regex else format_of(self.format_) if self.format_ else None
+        make_reader = expression(self.regex) if self.regex else None
+        if self.format_:
+            make_reader = format_of(self.format_)
         first, last = _moment("--since", self.since, self.zone), _moment("--until", self.until, self.zone)
         return StoppableLogs(self.logs or _recorded(), make_reader, self.zone, since=first, until=last)
 

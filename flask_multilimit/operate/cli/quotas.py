@@ -204,14 +204,7 @@ def keys_command(prefix: str | None, limit: int) -> None:
 def _key_lines(found: list[Key], prefixes: tuple[str, ...], *, truncated: bool) -> list[str]:
     if not found:
         return [f"No key begins with {' or '.join(prefixes)}"]
-    rows = [
-        (
-            "?" if key.used is None else str(key.used) if key.quota is None else f"{key.used} of {key.quota}",
-            "never" if key.ttl is None else duration(math.ceil(key.ttl)),
-            key.key,
-        )
-        for key in found
-    ]
+    rows = [(_used_text(key), "never" if key.ttl is None else duration(math.ceil(key.ttl)), key.key) for key in found]
     lines = console.columns(rows, headings=("USED", "EXPIRES IN", "KEY"), whole=True)
     more = " There are more; see --limit." if truncated else ""
     lines += ["", f"{plural(len(found), 'key')}.{more}"]
@@ -219,3 +212,9 @@ def _key_lines(found: list[Key], prefixes: tuple[str, ...], *, truncated: bool) 
     if for_ever:
         lines += console.paragraph(f"Without a TTL, so not ours, which all have one: {len(for_ever)}.")
     return lines
+
+
+def _used_text(key: Key) -> str:
+    if key.used is None:
+        return "?"
+    return str(key.used) if key.quota is None else f"{key.used} of {key.quota}"

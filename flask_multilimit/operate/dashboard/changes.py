@@ -204,7 +204,9 @@ def mistakes_of(error: ConfigurationError) -> dict[str, str]:
     found: dict[str, str] = {}
     for each in error.mistakes:
         place = _FIELD_OF.get(each.place.partition("[")[0].partition(".")[0], "")
-        what = f"{each.place}={each.value}" if each.value else "" if place else each.place
+        what = "" if place else each.place
+        if each.value:
+            what = f"{each.place}={each.value}"
         text = Phrase("{what}: {remedy}", what=what, remedy=each.remedy) if what else each.remedy
         found[place] = joined([found[place], text]) if place in found else text
     return found

@@ -21,7 +21,7 @@ from ...insight.keys import slots_now
 from ...insight.limits import SHOWS, Limits, limits
 from ...insight.past import Past, instant_of, standing_at
 from ...insight.standing import Standing, standing
-from ...insight.traffic import Now, Series, looking, now, refused_subject
+from ...insight.traffic import Now, RefusedSubject, Series, looking, now, refused_subject
 from ...insight.values import ROWS, Described, paged
 from ...serve.gate import gate_in_force
 from . import changes
@@ -232,13 +232,10 @@ def _client_in(given: Mapping[str, str], value: str) -> clients.Client | None:
 
 def subject_page() -> Response:
     gate, (answer, status) = gate_in_force(), _subject()
-    found = answer.found
+    found, most = answer.found, list[RefusedSubject]()
     with looking(gate) as memory:
-        most = (
-            []
-            if memory is None or found is not None
-            else [refused_subject(gate, memory, *each) for each in memory.refusals.most(MOST_REFUSED)]
-        )
+        if memory is not None and found is None:
+            most = [refused_subject(gate, memory, *each) for each in memory.refusals.most(MOST_REFUSED)]
     return render(
         "subject.html",
         status=status,
@@ -263,9 +260,8 @@ def reset() -> Response:
     except (ConfigurationError, StorageError) as error:
         return _not_possible(error)
     if number:
-        _add_to_history(
-            "reset", f"{quoted(client.text) or client.shown} {f'at {endpoint}' if endpoint else 'at all endpoints'}"
-        )
+        where = f"at {endpoint}" if endpoint else "at all endpoints"
+        _add_to_history("reset", f"{quoted(client.text) or client.shown} {where}")
     return _redirect_to(_subject_url(done=sign_notice(str(number))))
 
 
@@ -313,9 +309,9 @@ def query_lists() -> Entries:
 
 
 def lists_page(*, problem: str = "", status: int = 200) -> Response:
-    gate, done = gate_in_force(), request.args.get("done", "")
+    gate, found, done = gate_in_force(), query_lists(), request.args.get("done", "")
     just_made = entries(gate, q=done).entries if done else ()
-    found, held, is_held_known = query_lists(), list[bans.BanInForce](), True
+    held, is_held_known = list[bans.BanInForce](), True
     try:
         held = [each for each in bans.bans(gate) if not each.id and found.q.lower() in _text_of(each).lower()]
     except (StorageError, ConfigurationError) as error:

@@ -59,10 +59,12 @@ def _prefers_page() -> bool:
 
 def _page(quotas: Quotas) -> str:
     language = language_of(request, gate_in_force().settings.locale)
-    used: list[Quota] = []
-    unused: list[Quota] = []
+    used, unused = list[Quota](), list[Quota]()
     for each in quotas.resources.values():
-        (used if each.used != 0 or each.retry_after != 0 else unused).append(each)
+        if each.used != 0 or each.retry_after != 0:
+            used.append(each)
+        else:
+            unused.append(each)
     page = TEMPLATES.get_template("usage.html").render(
         quotas=quotas,
         used=used,
