@@ -108,8 +108,9 @@ class ControlFollower:
         """What is in force, with the entries of it that have ended; after a loss, also what was changed since."""
         self._partial_failure: Exception | None = None
         """Why ``take`` has left out a part of the document."""
-        self._unreadable: tuple[str, Exception | None] = (NEVER_WRITTEN, None)
-        """The stamp of the newest document if it cannot be read, so that it is parsed once, and why."""
+        self._unreadable = NEVER_WRITTEN
+        """The stamp of the newest document if it cannot be read, so that it is parsed once."""
+        self._why_unreadable: Exception | None = None
         self._reported_missing = False
         self._next_end: float | None = None
         self._applied_at = 0.0
@@ -203,7 +204,7 @@ class ControlFollower:
         )
 
     def _read_store(self) -> None:
-        seen = self._unreadable[0] or self.known.stamp
+        seen = self._unreadable or self.known.stamp
         found, read = self.store.read(seen), time.monotonic()
         self._answered_at = read
         self.known = known = self.known._replace(now=found.now, read=read)
@@ -214,12 +215,12 @@ class ControlFollower:
             self.known = known._replace(run=found.run)
             if self._copy is not None and _server_of(found.run) != _server_of(known.run):
                 self._copy.write(known.stamp, found.run, known.document.dump())  # it has restarted with its data
-            self._solve()
+            self._forget_solved()
             self._prune(found.now)
 
-    def _solve(self) -> None:
+    def _forget_solved(self) -> None:
         """Forget why the store could not be asked, or a document be put back."""
-        self.problem = self._unreadable[1] or self._partial_failure
+        self.problem = self._why_unreadable or self._partial_failure
 
     def _prune(self, now: float) -> None:
         """Put entries out of force that have ended by ``now``, and in force again if the clock has stepped back."""
@@ -232,10 +233,11 @@ class ControlFollower:
         try:
             document = document_from(found.text) if found.text else EMPTY
         except ConfigurationError as error:
-            self._unreadable, self.known = (found.stamp, error), known._replace(run=found.run)
+            self._unreadable, self._why_unreadable = found.stamp, error
+            self.known = known._replace(run=found.run)
             self._fail(error)
             return
-        self._unreadable = (NEVER_WRITTEN, None)
+        self._unreadable, self._why_unreadable = NEVER_WRITTEN, None
         ours = known.document.at(found.now)
         # Also if nothing is in force any more: somebody who missed that may have a copy of what was undone.
         if known.stamp and _has_lost(known, found):
@@ -248,7 +250,7 @@ class ControlFollower:
                 os.getpid(),
                 len(ours.entries),
             )
-        self._solve()
+        self._forget_solved()
         if not self._apply(document, found.now):
             return
         self.known = Known(found.stamp, document, found.now, read, found.run)

@@ -40,7 +40,6 @@ from ..engine.storage.redis.failures import FAILURES, IN_A_SCRIPT, RIGHTS_OF_WOR
 from ..engine.storage.redis.uri import address_of
 from ..plan.sources import limited_inside_view
 from ..serve.access import Action
-from ..serve.applier import ControlApplier
 from ..serve.gate import AppGate
 from ..serve.refusal import RateLimitExceeded
 from .changes import document_in_force, idle_of
@@ -335,16 +334,12 @@ def _examine_control(gate: AppGate) -> Iterator[Finding]:
     if entries and forgets_changes(gate):
         text = "The server keeps nothing on disk: if it and all workers stop, the changes in force are lost."
         yield Finding("control", "warning", text, f"Set {PREFIX}CONTROL_COPY, or appendonly yes on the server.")
-    yield from _number_of_entries(applier, len(entries))
-
-
-def _number_of_entries(applier: ControlApplier, holding: int) -> Iterator[Finding]:
-    ended = len(applier.follower.known.document.entries) - holding
+    ended = len(applier.follower.known.document.entries) - len(entries)
     if ended > MANY_ENDED:
         text = f"{ended} entries have ended, but are still in the document that each worker reads when it changes."
         yield Finding("control", "hint", text, "The next change removes them.")
         return
-    text = f"{plural(holding, 'change')} in force." if holding else "No changes: all limits are as declared."
+    text = f"{plural(len(entries), 'change')} in force." if entries else "No changes: all limits are as declared."
     yield Finding("control", "ok", text)
 
 

@@ -256,7 +256,7 @@ def standing(
     # Functions and checks, which only traffic shows, may have other types.
     if not (listed or facts.bans_elsewhere or refusals or client.is_digest):
         require_types(gate.plans, client.given)
-    state, verdict = facts.verdict if enabled else ("unlimited", Phrase(DISABLED))
+    state, verdict = next(facts.verdicts()) if enabled else ("unlimited", Phrase(DISABLED))
     subject = client.subject
     in_force, changes = document_in_force(gate).entries, set(_changes_of(gate.plans, facts.refused))
     return Standing(
@@ -561,11 +561,7 @@ class _Facts:
         own = (each for request in self.refused for each in request.own)
         return bool(self.bans_elsewhere) or any(isinstance(each, BanStanding) and each.refuses for each in own)
 
-    @property
-    def verdict(self) -> tuple[State, Phrase]:
-        return next(self._verdicts())
-
-    def _verdicts(self) -> Iterator[tuple[State, Phrase]]:
+    def verdicts(self) -> Iterator[tuple[State, Phrase]]:
         """What can be said about it. The first decides."""
         if self.listed is not None:
             yield _verdict_of_list(self.listed)
@@ -617,8 +613,9 @@ class _Facts:
     def _lift_entries(self, refusing: Iterable[Listing]) -> Iterator[str]:
         kind, _, entry_id = ("", "", "") if self.listed is None else self.listed.where.partition(" ")
         if self.listed is not None and kind in {"ban", "deny"} and entry_id:
-            yield _lift_entry(kind, entry_id, self.listed.who)
-            yield from (_lift_entry(each.kind, each.id, str(each.who)) for each in refusing)
+            entries = [(kind, entry_id, self.listed.who), *((each.kind, each.id, str(each.who)) for each in refusing)]
+            for what, id_, who in entries:
+                yield f"unban {shlex.quote(who)}" if what == "ban" else f"unset {id_}"
 
     def _lift_bans(self) -> Iterator[str]:
         bans = (each for request in self.refused for each in request.bans if each.refuses)
@@ -678,10 +675,6 @@ def _verdict_of_limits(refused: list[RequestStanding], refusals: str, now: float
     if first.retry_after is not None:
         return "refused", Phrase(REFUSED, where=where, rule=names, time=time, refusals=refusals)
     return "refused", Phrase(WAITS if first.waits_for_slot else HOPELESS, where=where, rule=names)
-
-
-def _lift_entry(kind: str, entry_id: str, who: str) -> str:
-    return f"unban {shlex.quote(who)}" if kind == "ban" else f"unset {entry_id}"
 
 
 def _options_of(plans: Plans, subject: Subject) -> list[str]:

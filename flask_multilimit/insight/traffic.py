@@ -7,7 +7,7 @@ import os
 import re
 import time
 from array import array
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -318,7 +318,8 @@ class TrafficMemory:
         self._clock = clock
         self._lock = RLock()
         self.rings: dict[tuple[str, ...], array[int]] = {}
-        """An amount for each slice of an hour, by name, if one of them is not 0."""
+        """An amount for each slice of an hour, if one of them is not 0: by endpoint and curve, or by endpoint, rule and
+        what the rule did."""
         self._names: list[list[tuple[str, ...]]] = [[] for _ in range(SLICES)]
         """The names of the amounts in each slice."""
         self._known: dict[int, bool] = {}
@@ -373,6 +374,18 @@ class TrafficMemory:
         """The rate per second over about the last minute, or since the first check of the hour."""
         begin = max((self.last - RECENT_SLICES + 1) * BUCKET_SECONDS, self.first)
         return sum(self.series(*name, slices=RECENT_SLICES)) / max(self.at - begin, 1.0)
+
+    def by_endpoint(self, slices: int) -> dict[str, dict[str, int]]:
+        """The amount of each curve that is not 0, by endpoint."""
+        found = defaultdict[str, dict[str, int]](dict)
+        for endpoint, *what in self.rings:
+            if len(what) == 1 and (amount := self.total(endpoint, *what, slices=slices)):
+                found[endpoint][what[0]] = amount
+        return found
+
+    def rules(self) -> set[tuple[str, str]]:
+        """The endpoint and the name of each rule that did something."""
+        return {(name[0], name[1]) for name in self.rings if len(name) == 3}
 
     # Under the lock
 
@@ -521,7 +534,7 @@ def why_not_counted(gate: AppGate) -> str:
 
 
 def _with_numbers(found: Now, gate: AppGate, memory: TrafficMemory, page: int, slices: int) -> Now:
-    endpoint, amounts = found.endpoint, _amounts_by_endpoint(memory, slices)
+    endpoint, amounts = found.endpoint, memory.by_endpoint(slices)
     names = [name for name in amounts if name != ALL and found.q.lower() in name.lower()]
     names.sort(key=lambda name: _order(found.sort, name, amounts[name]))
     shown, paging = paged(names, page, ROWS)
@@ -548,14 +561,6 @@ def _traffic(memory: TrafficMemory, endpoint: str, slices: int) -> EndpointTraff
     return EndpointTraffic(endpoint, Amounts(**totals), Series(**series))
 
 
-def _amounts_by_endpoint(memory: TrafficMemory, slices: int) -> dict[str, dict[str, int]]:
-    found: dict[str, dict[str, int]] = {}
-    for name in memory.rings:
-        if len(name) == 2 and (amount := memory.total(*name, slices=slices)):
-            found.setdefault(name[0], {})[name[1]] = amount
-    return found
-
-
 def _order(sort: Sort, name: str, amounts: Mapping[str, int]) -> tuple[Any, ...]:
     if sort == "name":
         return (name,)
@@ -566,7 +571,7 @@ _BY_WEIGHT: tuple[Curve, ...] = ("refused", "banned", "unanswered", "near", "pas
 
 
 def _rules(memory: TrafficMemory, endpoint: str | None, slices: int) -> tuple[RuleTraffic, ...]:
-    names = {name[:2] for name in memory.rings if len(name) == 3 and endpoint in {None, name[0]}}
+    names = [each for each in memory.rules() if endpoint in {None, each[0]}]
     found = [rule_traffic(memory, *name, slices=slices) for name in names]
     counted = [each for each in found if each.refuses or each.near or each.shadows or each.bans]
     counted.sort(key=lambda each: (-each.refuses, -each.near, -each.shadows, each.endpoint, each.rule))

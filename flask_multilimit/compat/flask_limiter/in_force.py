@@ -235,10 +235,9 @@ class InForce:
         if self.settings.fail_on_first_breach:
             refusing = refusing[:1]
             answer.limits = answer.limits[: answer.limits.index(refusing[0]) + 1]
-        for limit, identifiers, *_ in refusing:
-            self._logger.info(
-                "ratelimit %s (%s) exceeded at endpoint: %s", limit.limit, identifiers[-2], identifiers[-1]
-            )
+        for each in refusing:
+            *_, key, scope = each.identifiers
+            self._logger.info("ratelimit %s (%s) exceeded at endpoint: %s", each.limit.limit, key, scope)
         response = None
         for each in refusing:
             reactions = [self.settings.on_breach, each.limit.on_breach]
