@@ -17,7 +17,6 @@ from ..engine.periods import Period
 from ..engine.storage.layers.fallback import share_of
 from ..plan.endpoint import Plan, PlannedLimiter
 from ..plan.lookups import is_exempt
-from ..plan.overrides import is_added
 from ..plan.sources import UNMATCHED_SCOPE
 from ..serve.gate import AppGate
 from .changes import Entry, entry_of
@@ -219,7 +218,7 @@ def rule_fields(rule: Rule | None) -> dict[str, Any]:
 def _change_of(planned: PlannedLimiter, rule: Rule | None) -> tuple[bool, str | None]:
     """Whether the limit differs from what was declared, and what that was."""
     before, now = planned.original, planned.declaration
-    if is_added(before):
+    if planned.is_added:
         return True, None
     same_rule = rule in before.fixed_rules if rule is not None else not planned.late_overrides
     if same_rule and before.shadow == now.shadow:

@@ -26,15 +26,7 @@ from ..engine.hits import LARGEST_COST, BanHit, Hits, Origin, ban_hit, part_in_k
 from ..engine.keys import HashTag, KeysOfRule, escape_subject, stem_of, stem_of_key, stem_of_subject
 from ..engine.rules import NAME
 from .applied import REQUEST, About, Applied, AppliedLimits, RulesOf, strictest
-from .overrides import (
-    NamedRule,
-    Overrides,
-    SpecialSubjects,
-    as_far_as_they_fit,
-    change_rules,
-    is_added,
-    rules_of_subject,
-)
+from .overrides import NamedRule, Overrides, SpecialSubjects, as_far_as_they_fit, change_rules, rules_of_subject
 
 if TYPE_CHECKING:
     from ..control.entries import Override
@@ -80,9 +72,14 @@ class PlannedLimiter:
         return self.changed_from or self.declaration
 
     @property
+    def is_added(self) -> bool:
+        """Whether an override has added it."""
+        return self.original.where.startswith("override ")
+
+    @property
     def identity(self) -> object:
         """What identifies it in the plans of all methods: its declaration, or the override that adds it."""
-        return self.original.where if is_added(self.original) else id(self.original)
+        return self.original.where if self.is_added else id(self.original)
 
     @property
     def rules_of_overrides(self) -> Iterator[Rule]:

@@ -147,11 +147,6 @@ def _where_added(override: Override) -> str:
     return f"override {override.id}"
 
 
-def is_added(declaration: Declaration) -> bool:
-    """Whether an override added this limiter."""
-    return declaration.where.startswith("override ")
-
-
 class Group:
     """The overrides that apply to a scope."""
 

@@ -33,18 +33,7 @@ from ..simulate.reading import STANDARD_INPUT, LogFile, Logs
 from ..simulate.recorded import FILES, recordings_of
 from ..simulate.replay_plan import Replacements
 from ..simulate.report import EndpointReport, Report, RuleReport
-from ..simulate.suggest import (
-    Choice,
-    Gap,
-    Suggestion,
-    Traffic,
-    command_to_try,
-    declaration,
-    suggest_for,
-    toml,
-    traffic_of,
-    windows_of,
-)
+from ..simulate.suggest import Choice, Gap, Suggestion, Traffic, suggest_for, texts_to_paste, traffic_of, windows_of
 from . import C, command, current_gate, gathered, pairs_option, show
 
 
@@ -469,11 +458,7 @@ def suggest_command(
     show(
         lambda: [*stopped_lines(complete=logs.complete), *suggestion_lines(found, log.zone), *file_lines(logs.files)],
         suggestion=found.as_json(),
-        paste={
-            "decorator": declaration(found, found.proposed),
-            "toml": toml(found),
-            "command": command_to_try(found),
-        },
+        paste=texts_to_paste(found)._asdict(),
         complete=logs.complete,
     )
 
@@ -504,14 +489,14 @@ def suggestion_lines(found: Suggestion, zone: tzinfo) -> list[str]:
             lines += ["", *console.paragraph(_gap(peaks.in_words, gap))]
     why = f"for at most {at_most} of the requests" if not any(found.gaps) else "below the gap"
     lines += ["", f"To paste, {why}{f', to {found.endpoint!r}' if found.endpoint else ''}:"]
-    for text in (declaration(found, found.proposed), toml(found)):
+    paste = texts_to_paste(found)
+    for text in (paste.decorator, paste.toml):
         lines += ["", *(f"    {line}" for line in text.split("\n"))]
     if found.estimate is not None:
         lines += ["", *console.paragraph(_ABOUT_UNITS)]
-    trial = command_to_try(found)
-    if trial is None:
+    if paste.command is None:
         return [*lines, "", "To try it without refusing anybody, make it a shadow."]
-    return [*lines, "", "To try it for a day, without refusing anybody:", "", f"    {trial}"]
+    return [*lines, "", "To try it for a day, without refusing anybody:", "", f"    {paste.command}"]
 
 
 _ABOUT_UNITS = (

@@ -13,7 +13,7 @@ from fractions import Fraction
 from itertools import zip_longest
 from math import isfinite
 from operator import attrgetter
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field, InstanceOf, PlainSerializer
 
@@ -361,8 +361,7 @@ class Traffic:
         return sum(self._refused_of(name, counts, None) > 0 for name in self._refusable(counts))
 
     def refused_requests(self, counts: Counts, most: int | None = None) -> int:
-        """The number of requests that ``counts`` refuse, as the engine decides; any number above ``most`` if it is
-        more than that."""
+        """The number of requests that ``counts`` refuse, as the engine decides; above ``most``, any number above it."""
         refused = 0
         for name in self._refusable(counts):
             refused += self._refused_of(name, counts, None if most is None else most - refused)
@@ -514,6 +513,18 @@ def _peaks(traffic: Traffic, number: int) -> Peaks:
 
 
 _TYPES = {each.value for each in LimitType}
+
+
+class Texts(NamedTuple):
+    """The proposed rules, in each form in which they can be pasted."""
+
+    decorator: str
+    toml: str
+    command: str | None
+
+
+def texts_to_paste(found: Suggestion) -> Texts:
+    return Texts(declaration(found, found.proposed), toml(found), command_to_try(found))
 
 
 def declaration(found: Suggestion, rules: Iterable[Rule]) -> str:
