@@ -149,7 +149,7 @@ def _require_may_change(*, by_entry: bool = False) -> None:
     if not visit().may_change:
         raise Forbidden(MAY_NOT)
     require_own_form()
-    require_few_changes(visit().author)
+    require_few_changes()
     if by_entry and not gate_in_force().applier.enabled:
         raise Forbidden(SWITCHED_OFF)
 

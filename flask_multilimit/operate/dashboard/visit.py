@@ -167,30 +167,27 @@ def counted_visit() -> Iterator[None]:
     A visit with credentials counts as a guess until it is let in: otherwise, ``authorize`` would try all guesses that
     arrive together, and all that make it fail.
     """
-    limiter, guess = gate_in_force().limiter, None
     kind = _kind_of_visit()
-    if kind != "ip":
-        guess = limiter.check(_hits_of_visit(kind))
-        _require(guess)
+    guess = None if kind == "ip" else _count(_hits_of_visit(kind))
     try:
         yield
     except HTTPException as error:
         if error.code == Forbidden.code and guess is None:  # any other answer may lead to a log-in
-            _require(limiter.check(_hits_of_visit(kind)))
+            _count(_hits_of_visit(kind))
         raise
     if guess is not None:
         with suppress(StorageError):  # then it counts as a guess for a minute
-            limiter.refund(guess)
+            gate_in_force().limiter.refund(guess)
 
 
-def require_few_changes(author: str) -> None:
+def require_few_changes() -> None:
     """Count a change of this person. Raises :exc:`TooManyRequests`."""
-    _require(gate_in_force().limiter.check(_hits(CHANGES, f"author:{author}")), TOO_MANY)
+    _count(_hits(CHANGES, f"author:{visit().author}"), TOO_MANY)
 
 
-def require_few_uploads(author: str) -> None:
+def require_few_uploads() -> None:
     """Count a log that this person uploads. Raises :exc:`TooManyRequests`."""
-    _require(gate_in_force().limiter.check(_hits(UPLOADS, f"uploader:{author}")), TOO_MANY_UPLOADS)
+    _count(_hits(UPLOADS, f"uploader:{visit().author}"), TOO_MANY_UPLOADS)
 
 
 def remember_browser(response: Response, path: str) -> None:
@@ -253,6 +250,9 @@ def _hits(rules: str, subject: str) -> Hits:
     return hits
 
 
-def _require(decision: Decision, why: str | None = None) -> None:
-    if not decision.allowed:
-        raise TooManyRequests(why, retry_after=math.ceil(decision.retry_after))
+def _count(hits: Hits, why: str | None = None) -> Decision:
+    """Count a visit, a change or an upload. Raises :exc:`TooManyRequests`, which says ``why``."""
+    decision = gate_in_force().limiter.check(hits)
+    if decision.allowed:
+        return decision
+    raise TooManyRequests(why, retry_after=math.ceil(decision.retry_after))
