@@ -43,8 +43,7 @@ def _require_unused() -> None:
 
 
 def _origin_of(value: object) -> str:
-    """The module of a class, a function or an instance; of a module, its own name. A proxy is not asked for its
-    object."""
+    """The module of a class, function or instance; of a module, its own name. A proxy is not asked for its object."""
     kind = type(value)
     if issubclass(kind, ModuleType):
         return str(vars(value).get("__name__"))

@@ -86,8 +86,7 @@ class ChangedApp(Protocol):
     """The app whose limits are changed."""
 
     def validate(self, document: Document, entry: Override | Listing) -> None:
-        """Raise :class:`ConfigurationError` if limits like those of ``document``, with the new ``entry``, could not be
-        declared."""
+        """Raise :class:`ConfigurationError` if limits as in ``document`` with ``entry`` could not be declared."""
 
     def warning(self, document: Document, entry: Override | Listing) -> str:
         """Why adding ``entry`` to ``document`` must be confirmed; empty if it need not."""
@@ -249,8 +248,7 @@ class Control:
         return self._app.idle(self._read())
 
     def unfit(self) -> dict[str, ConfigurationError]:
-        """By id, why overrides do not fit the limits of this app: they may be for another release. They are not in
-        force here."""
+        """By id, why overrides do not fit this app: they may be for another release. They are not in force here."""
         return self._app.unfit(self._read())
 
     # Changes in two steps, for commands and pages that first show what would change

@@ -54,8 +54,7 @@ class Document(NamedTuple):
         return both
 
     def check_unique(self) -> None:
-        """Raise :class:`ConfigurationError` if several entries concern the same limit or client, or have the same
-        id."""
+        """Raise :class:`ConfigurationError` if several entries concern the same limit or client, or have one id."""
         for name, value_of in (("id", attrgetter("id")), ("limit or client", attrgetter("target"))):
             amounts = Counter(map(value_of, self.entries))
             same = [f"{each} ({each.id})" for each in self.entries if amounts[value_of(each)] > 1]
@@ -63,8 +62,7 @@ class Document(NamedTuple):
                 raise ConfigurationError(f"entries with the same {name}: {', '.join(same[:MOST_NAMED])}; keep one")
 
     def with_distinct_ids(self, other: Document) -> Document:
-        """The document with new ids for entries whose ids ``other`` has for other targets: an id must mean one
-        entry."""
+        """The document with new ids for entries whose ids ``other`` has for other targets: an id means one entry."""
         targets, both = {each.id: each.target for each in other.entries}, Document((*self.entries, *other.entries))
         return Document(
             tuple(

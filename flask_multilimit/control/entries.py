@@ -60,8 +60,7 @@ class _Entry(Written):
 
 
 class Override(_Entry):
-    """A change of a rule, of a limiter, of all limits of an endpoint, or of the limits of a subject; or an additional
-    limit."""
+    """A change of a rule, a limiter, all limits of an endpoint, or the limits of a subject; or an additional limit."""
 
     kind: Literal["override"]
     endpoint: Text | None = None

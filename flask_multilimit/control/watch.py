@@ -140,8 +140,7 @@ class ControlFollower:
         self.keep_following()
 
     def keep_following(self) -> bool:
-        """Start the thread that follows the store, unless it runs. Return whether it runs, or there is nothing to
-        follow."""
+        """Start the thread that follows the store, unless it runs. Return whether it runs, or has nothing to follow."""
         if not self._beat.running and (self.store.shared or self.known.document.next_end is not None):
             self._follow()
             return self._beat.running

@@ -127,8 +127,7 @@ def _by_limiters(gate: AppGate) -> list[BanInForce]:
 
 
 def _declared(gate: AppGate, recent: RecentBans | None) -> Iterator[_Held]:
-    """The bans in force by limiters of endpoints, as the storage has them: their keys come from traffic, or without
-    traffic from a scan."""
+    """The bans in force by limiters of endpoints, as the storage has them. Without traffic, a scan finds their keys."""
     if recent is None:
         keys = [each.key for each in stored_keys(gate, prefixes_of(gate), MOST_BAN_KEYS, containing=f":{BAN}:")]
     else:
@@ -268,8 +267,7 @@ def reset(gate: AppGate, client: Client, endpoint: str | None = None) -> int:
 
 
 def used_keys(gate: AppGate, hits: Iterable[Hit]) -> set[str]:
-    """The keys of those ``hits`` that have something to reset, be it that it cannot be read. Raises
-    :class:`StorageError`."""
+    """The keys of ``hits`` that have something to reset, or cannot be read. Raises :class:`StorageError`."""
     decisions, unreadable = peek_many(gate, hits)
     used = set(unreadable)
     for decision in decisions:

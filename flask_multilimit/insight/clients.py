@@ -31,7 +31,6 @@ from ..engine.text import LONGEST_SUBJECT, Phrase, unquoted
 from ..observe.traffic.counts import encodable, short
 from ..plan.applied import hits_of
 from ..plan.lookups import AppliedAt, about_given, applied_for, applied_given, require_types
-from ..plan.plans import Plans
 from ..serve.access import AccessLists, Listed
 from ..serve.gate import AppGate
 from .limits import places_of
@@ -201,13 +200,8 @@ def applied_at(
     ``method``, for each of its methods. With ``declared``, also those that would apply without the changes in force:
     their quotas count again when these end. Raises :class:`ConfigurationError` if there is no such endpoint, or it does
     not take the method."""
-    several = _several_plans(gate, declared=declared)
-    return [each for plans in several for each in applied_given(plans, endpoint, method, given)]
-
-
-def _several_plans(gate: AppGate, *, declared: bool) -> list[Plans]:
-    """The plans in force; with ``declared``, also those without changes, if there are any."""
-    return list(dict.fromkeys([gate.plans, gate.plans.declared] if declared else [gate.plans]))
+    several = (gate.plans, gate.plans.declared) if declared else (gate.plans,)
+    return [each for plans in dict.fromkeys(several) for each in applied_given(plans, endpoint, method, given)]
 
 
 def applied_to(
@@ -226,7 +220,7 @@ def _everywhere(gate: AppGate, client: Client, *, declared: bool) -> Iterator[Ap
     if not client.given:
         return
     types = {*client.given, *([LimitType.USER.value] if ANONYMOUS in client.given else ())}
-    several = _several_plans(gate, declared=declared)
+    several = dict.fromkeys((gate.plans, gate.plans.declared) if declared else (gate.plans,))
     for place in places_of(gate):
         names = [each.planned.declaration.type_name for each in place.limiters]
         counted = {part for name in names for part in (name, *name.split("+"))}

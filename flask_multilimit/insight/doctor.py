@@ -616,8 +616,7 @@ _KEEP_ALL = "Give limits a server of their own with maxmemory-policy noeviction,
 
 
 def _setting(client: Any, name: str) -> str | None:
-    """The setting ``name``; ``None`` if the server does not know it, or does not reveal it, as is common with managed
-    ones."""
+    """The setting ``name``; ``None`` if the server does not know or reveal it, as is common with managed ones."""
     try:
         value = client.config_get(name).get(name)
     except FAILURES:

@@ -58,14 +58,13 @@ def storage_state(gate: AppGate) -> StorageState:
     """The state of the storage, without asking it."""
     storage = gate.limiter.storage
     name, address = type(storage).__name__, getattr(storage, "address", "")
+    found = StorageState(name=name, address=address, shared=storage.shared, guarded=False)
     try:
         health = gate.limiter.health()
     except ConfigurationError as error:
-        return StorageState(name=name, address=address, shared=storage.shared, guarded=False, remark=str(error))
-    return StorageState(
-        name=name,
-        address=address,
-        shared=storage.shared,
+        return replace(found, remark=str(error))
+    return replace(
+        found,
         guarded=True,
         state=health.state,
         since=health.since,

@@ -116,8 +116,7 @@ def _notes(gate: AppGate, preview: Preview) -> Iterable[str]:
 
 
 def _counts_apart(entry: Override, difference: Difference) -> bool:
-    """Whether a rule has another window, calendar or algorithm than the one in its place, which may have another
-    name."""
+    """Whether a rule has another window, calendar or algorithm than the one in its place, whose name may differ."""
     rules = list(_changed_rules(difference))
     if any(_times(old) and _times(new) and _times(old) != _times(new) for _, old, new in rules):
         return True

@@ -246,7 +246,7 @@ def standing(
         problem=problem,
         listed=listed,
         requests=found,
-        with_others=_with_others(places, client),
+        types_with_others=_with_others(places, client),
         refusals=in_words,
         bans_elsewhere=() if problem or endpoint is not None or not enabled else bans_elsewhere(gate, client),
         refused_elsewhere=sorted({each.endpoint for each in refusals} - scopes_of_endpoints(gate.app).keys()),
@@ -515,16 +515,14 @@ class _Facts:
     """Why the storage does not decide."""
     listed: ListStanding | None
     requests: list[RequestStanding]
-    with_others: list[str]
-    """The types that count it only together with subjects that are not given."""
+    types_with_others: list[str]
+    """Those that count it only together with subjects that are not given."""
     refusals: str
-    """How often it was refused lately, as text."""
+    """Those of the last hour, as text."""
     bans_elsewhere: tuple[BegunBan, ...]
-    """Bans in force by limits that no plan knows: those of functions and checks, as far as traffic shows."""
+    """Those by limits that no plan knows: of functions and checks, as far as traffic shows."""
     refused_elsewhere: Sequence[str]
-    """Where such limits refused it in the last hour."""
     checked_by_extensions: Sequence[str]
-    """The endpoints where other extensions check limits."""
     now: float
 
     @property
@@ -580,7 +578,7 @@ class _Facts:
 
     def _verdicts_unrefused(self) -> Iterator[tuple[State, Phrase]]:
         """What can be said if nothing refuses it: first why it is not known whether it passes."""
-        given, with_others = self.client.given, ", ".join(self.with_others)
+        given, with_others = self.client.given, ", ".join(self.types_with_others)
         shared = EVERYONE.type if EVERYONE.type not in given else None
         counted = any(rule.type != shared for each in self.requests for rule in each.rules)
         state: State = "passes" if counted else "unlimited"

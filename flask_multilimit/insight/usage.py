@@ -286,8 +286,7 @@ def _window(rule: Rule) -> float | None:
 
 
 def _reset(decision: Decision, status: RuleStatus, at: float) -> int:
-    """The instant of the reset. That of a calendar is a whole second by the server's clock, which may differ from
-    ours."""
+    """The instant of the reset; of a calendar, a whole second by the server's clock, which may differ from ours."""
     if isinstance(status.rule, Calendar):
         return round(decision.at / 1_000_000 + status.reset_after)
     return math.ceil(at + status.reset_after)

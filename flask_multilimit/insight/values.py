@@ -23,8 +23,7 @@ From = Annotated[str, Field(alias="from")]
 
 
 class Described:
-    """The texts below the fields become descriptions in the schema. Instants are seconds since 1970, durations
-    seconds."""
+    """Texts below fields become descriptions in the schema. Instants are seconds since 1970, durations seconds."""
 
     __slots__ = ()
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(use_attribute_docstrings=True)

@@ -111,8 +111,7 @@ def _name_of(metric: Measured) -> str:
 
 
 def _checked_buckets(given: Iterable[float]) -> tuple[float, ...]:
-    """The buckets that are ``given``. Raises :class:`ConfigurationError` unless these are increasing numbers, at least
-    one."""
+    """The ``given`` buckets. Raises :class:`ConfigurationError` unless these are increasing numbers, at least one."""
     check_iterable("buckets", given, "a list of seconds")
     buckets = tuple(given)
     if not buckets or not all(is_number(each) and not isnan(each) for each in buckets):

@@ -92,8 +92,7 @@ def hash_source(text: str) -> str:
 
 
 def templates_of(package: str) -> Environment:
-    """The templates of ``package`` in an environment of their own: that of the app may have other delimiters, and may
-    not escape."""
+    """The templates of ``package`` in their own environment: the app's may have other delimiters, or not escape."""
     return Environment(
         loader=PackageLoader(package), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )

@@ -97,8 +97,7 @@ class Resolved(NamedTuple):
     limits: tuple[RuntimeLimit, ...]
     """The limits, the shortest unit of time first."""
     counted_once: frozenset[RuntimeLimit]
-    """The limits of the app and of blueprints. They count a request once, although functions below may also come with
-    them."""
+    """The limits of the app and of blueprints. They count a request once, even if functions below come with them."""
 
 
 NO_LIMITS = Resolved((), frozenset())

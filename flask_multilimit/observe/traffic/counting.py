@@ -205,8 +205,7 @@ def _details_of_listed(endpoint: str, outcome: Outcome, decided_by: str, subject
 def _details_of(
     endpoint: str, outcome: Outcome, decided_by: str, decision: Decision, applied: Sequence[Counted]
 ) -> _Details:
-    """The details of a decision, cached with its hits, because a subject that is refused once is often refused
-    again."""
+    """The details of a decision, cached with its hits, because a subject refused once is often refused again."""
     near = hits_near_limit(decision)
     waits = map(truth, decision.reply[RETRY_AFTERS])
     result: tuple[object, ...] = (endpoint, outcome, decided_by, *waits, *(hit.key for hit in near))
@@ -236,8 +235,7 @@ def _new_details(labels: _Labels, decision: Decision, near: Sequence[Hit], appli
 
 
 def _refused_by(endpoint: str, decision: Decision, applied: Sequence[Counted]) -> list[_Who]:
-    """Each subject that is refused, once, however many rules refuse it: with its ban, otherwise the rule with the
-    longest window."""
+    """Each refused subject once: with its ban, otherwise the rule that refuses it with the longest window."""
     windows = {hit.name: hit.rule.time for hit in decision.hits}
     bans = {ban.name for ban in decision.bans}
     rules: dict[tuple[str, str], str] = {}

@@ -147,8 +147,7 @@ def _reset_keys(gate: AppGate, found: list[str], what: str, action: ActionOption
 
 
 def _reset(gate: AppGate, found: list[str], shown: Iterable[str], what: str, action: ActionOptions) -> None:
-    """Reset these keys. The history then shows ``what`` they are; if that is empty, because nothing was used, it does
-    not."""
+    """Reset these keys. The history then shows ``what`` they are, unless that is empty, because nothing was used."""
     if action.dry_run:
         if not wants_json():
             console.write(shown)

@@ -237,8 +237,7 @@ def _quoted(behind: str, first: str = "") -> str:
 
 
 def _end_marker(text: str) -> str:
-    """The character that best marks where ``text`` begins, and so where the field before it ends; a blank for no
-    text."""
+    """The character that best marks where ``text`` begins, so where the field before it ends; a blank for no text."""
     return re.escape(next((character for character in text if character != " "), " "))
 
 
@@ -272,8 +271,7 @@ Path = Sequence[str]
 
 @dataclass(frozen=True, slots=True)
 class JsonFormat:
-    """The names that each field may have, separated by blanks; of a nested one, with a dot. The first one that is
-    present counts."""
+    """The names of each field, separated by blanks; of a nested one, with a dot. The first that is present counts."""
 
     names: Mapping[str, str]
     headers: str = ""

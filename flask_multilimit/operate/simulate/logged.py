@@ -114,8 +114,7 @@ Role = Literal["at", "address", "user", "request", "method", "target", "path", "
 ROLES: tuple[Role, ...] = get_args(Role)
 
 Make = Callable[[Iterable[str], Mapping[str, str]], "LoggedRequest | None"]
-"""Makes a request of the texts of all :data:`ROLES`, in their order, and the further fields; ``None`` if its time is
-none."""
+"""Makes a request of the texts of all :data:`ROLES`, in order, and the further fields; ``None`` if its time is none."""
 
 
 def maker(zone: tzinfo, *, at_end: bool = True, unit: float = MICROSECONDS, no_query: str = "") -> Make:

@@ -216,8 +216,7 @@ class Replay:
     # The report
 
     def report(self, *, complete: bool = True, files: Iterable[LogFile] = ()) -> Report:
-        """The report on the requests so far. Limits may be shared, so clients, commands and notes are always those of
-        the whole app."""
+        """The report so far. Limits may be shared, so clients, commands and notes are always those of the whole app."""
         self._forget()
         counts, refused = self._plans.reported, self._clients.refused
         endpoints = counts.endpoint_reports()

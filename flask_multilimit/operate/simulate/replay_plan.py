@@ -243,8 +243,7 @@ def _replacement(given: Mapping[str, T], destination: Destination, declared: Dec
 
 
 def charge_stands(declared: Declaration, status: int) -> bool | None:
-    """Whether a charge that depends on the response stays. A log contains only the status; ``None`` if that is not
-    enough to tell."""
+    """Whether a charge that depends on the response stays. ``None``: the status, all that a log has, does not tell."""
     if declared.charge_when is None or not 100 <= status <= 599:
         return None
     responses = (Response(status=status, headers=headers) for headers in ({}, {"ETag": '"x"'}))  # see ChargeWhenStatus
