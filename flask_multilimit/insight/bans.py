@@ -22,7 +22,7 @@ from ..observe.traffic import RecentBans, reader_of
 from ..observe.traffic.counts import CountedBan, encodable
 from ..serve.gate import AppGate
 from .clients import Client, hits_of_client
-from .keys import keys_of, peek_many, prefixes_of, rules_by_keys, stored_keys, subject_in
+from .keys import declared_for, keys_of, peek_many, prefixes_of, rules_by_keys, stored_keys, subject_in
 from .limits import ListedLimiter
 from .text import shown_subject
 from .traffic import TrafficMemory, memory_of, that_refuse, why_not_counted
@@ -132,13 +132,12 @@ def _declared(gate: AppGate, recent: RecentBans | None) -> Iterator[_Held]:
         keys = [each.key for each in stored_keys(gate, prefixes_of(gate), MOST_BAN_KEYS, containing=f":{BAN}:")]
     else:
         keys = list(recent.latest)
-    rules, limiters, hits = rules_by_keys(gate), dict[str, ListedLimiter](), list[Hit]()
+    declared, limiters, hits = rules_by_keys(gate), dict[str, ListedLimiter](), list[Hit]()
     for key in keys:
-        parts = parts_of_key(key)
-        rule, limiter = (parts and rules.get(parts.keys_of_rule)) or (None, None)
+        rule, limiter = declared_for(key, declared)
         if limiter and isinstance(rule, BanRule) and not limiter.planned.declaration.shadow:
             limiters[key] = limiter
-            hits.append(BanHit(key, rule, cost=0, name="declared"))
+            hits.append(BanHit(key, rule, cost=0))
     decisions, unreadable = peek_many(gate, hits)
     if unreadable and len(unreadable) == len(hits):
         raise next(iter(unreadable.values()))

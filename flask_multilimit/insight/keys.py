@@ -42,6 +42,7 @@ PAUSE_FACTOR = 20
 _SLOTS = "multilimit_slots"
 """Where ``app.extensions`` has the time of the next look, and the slots in use."""
 
+Declared = Mapping[KeysOfRule, tuple[Rule, ListedLimiter]]
 _COUNT_UNITS = ("sliding_window", "fixed_window", "sliding_window_counter", CONCURRENCY)
 """Algorithms whose state shows the units used, whatever the count of the rule."""
 
@@ -113,11 +114,11 @@ def stored_keys(
 
 def keys(gate: AppGate, stored: Sequence[StoredKey]) -> list[Key]:
     """The rule of each key, and how much of it is used, by what the storage says now."""
-    rules = {keys: rule for keys, (rule, _) in rules_by_keys(gate).items()}
-    hits: dict[str, Hit] = {each.key: hit for each in stored if (hit := _hit_of(each.key, rules)) is not None}
-    used = dict(_used(gate, list(hits.values())))
-    declared = {key: hit.rule for key, hit in hits.items() if hit.name}
-    return [_key_of(each, used.get(each.key), declared.get(each.key)) for each in stored]
+    declared = rules_by_keys(gate)
+    rules = {each.key: rule for each in stored if (rule := declared_for(each.key, declared)[0]) is not None}
+    hits = (_hit_of(each.key, rules.get(each.key)) for each in stored)
+    used = dict(_used(gate, [hit for hit in hits if hit is not None]))
+    return [_key_of(each, used.get(each.key), rules.get(each.key)) for each in stored]
 
 
 def _key_of(stored: StoredKey, used: int | None, rule: Rule | None) -> Key:
@@ -223,24 +224,27 @@ def _subjects(gate: AppGate, given: Mapping[str, str]) -> Iterator[Subject]:
         yield gate.subjects.counted(Subject(name, value))
 
 
-def rules_by_keys(gate: AppGate) -> dict[KeysOfRule, tuple[Rule, ListedLimiter]]:
+def rules_by_keys(gate: AppGate) -> Declared:
     """Each rule that endpoints declare, with its limiter, by what its keys have in common. Of limiters that share keys,
     one that is no shadow comes first."""
     limiters = sorted(limiters_of(gate), key=lambda each: not each.planned.declaration.shadow)  # later ones replace
     return {keys: (rule, listed) for listed in limiters for keys, rule in listed.planned.rules_by_keys.items()}
 
 
-def _hit_of(key: str, rules: Mapping[KeysOfRule, Rule]) -> Hit | None:
-    """A hit that peeks at ``key``; named if its rule is one of ``rules``."""
+def declared_for(key: str, declared: Declared) -> tuple[Rule, ListedLimiter] | tuple[None, None]:
+    """The rule of ``key`` and its limiter, if they are ``declared``."""
     parts = parts_of_key(key)
-    if parts is None:
-        return None
-    rule = rules.get(parts.keys_of_rule)
+    return (None, None) if parts is None else declared.get(parts.keys_of_rule, (None, None))
+
+
+def _hit_of(key: str, rule: Rule | None) -> Hit | None:
+    """A hit that peeks at ``key``; ``None`` if that shows nothing without its ``rule``."""
     if isinstance(rule, BanRule):
-        return BanHit(key, rule, cost=0, name="declared")
+        return BanHit(key, rule, cost=0)
     if rule is not None:
-        return Hit(key, rule, cost=0, name="declared")
-    if parts.algorithm not in _COUNT_UNITS:
+        return Hit(key, rule, cost=0)
+    parts = parts_of_key(key)
+    if parts is None or parts.algorithm not in _COUNT_UNITS:
         return None
     try:
         return Hit(key, Rule(int(parts.window) / 1000, MAX_COUNT, algorithm=parts.algorithm), cost=0)
