@@ -126,6 +126,12 @@ def document_in_force(gate: AppGate) -> Document:
     return gate.applier.follower.document.at(gate.applier.time())
 
 
+def are_changes_known(gate: AppGate) -> bool:
+    """Whether this process knows the changes in force: the storage has answered, or there can be none."""
+    follower = gate.applier.follower
+    return not gate.applier.enabled or not follower.store.runs or bool(follower.known.read)
+
+
 def changes_in_force(gate: AppGate) -> ChangesInForce:
     applier = gate.applier
     kinds = Counter(each.kind for each in document_in_force(gate).entries)

@@ -14,6 +14,7 @@ from werkzeug.exceptions import HTTPException
 from werkzeug.routing import Rule
 
 from flask_multilimit import MultiLimit, MultiLimitError, RateLimiter, rate_limiter
+from flask_multilimit.engine import Hits
 from flask_multilimit.engine.text import visible
 
 from .constants import ConfigVars
@@ -22,6 +23,7 @@ from .in_force import MULTILIMIT, InForce, current_app_itself
 from .migrate import report
 from .places import Destination, Place, view_name
 from .settings import Options, setting_of
+from .storage import hit_for
 from .util import get_qualified_name
 
 UNLISTED = frozenset(("HEAD", "OPTIONS"))
@@ -164,9 +166,9 @@ def _lines(state: InForce, only: str | None, key: str | None) -> Iterator[str]:
 
 def _standing(state: InForce, listed: Listed, key: str) -> str:
     """Whether ``key`` would pass, and what it has left, by the rules in force."""
-    item = listed.limit.limit
+    item, terms = listed.limit.limit, state.terms
     identifiers = (key, listed.scope) if listed.source == META else state.identifiers(key, listed.scope)
-    decision = state.strategy_at(listed.endpoint)._peek(item, *identifiers)
+    decision = state.engine.peek(Hits([hit_for(item, identifiers, 1, terms)], scope=listed.endpoint))
     if decision.bans:
         (ban,) = decision.bans
         passes = "Pass" if decision.allowed else "Fail"
@@ -174,7 +176,7 @@ def _standing(state: InForce, listed: Listed, key: str) -> str:
     statuses = decision.statuses
     passes = "Pass" if all(each.allowed or each.hit.shadow for each in statuses) else "Fail"
     least, rules = min(statuses, key=lambda each: each.remaining), [each.rule for each in statuses]
-    changed = "" if rules == [item.rule(state.terms.algorithm)] else f"; changed to {'; '.join(map(str, rules))}"
+    changed = "" if rules == [item.rule(terms.algorithm)] else f"; changed to {'; '.join(map(str, rules))}"
     return f": {passes} ({least.remaining} out of {least.rule.count} remaining{changed})"
 
 

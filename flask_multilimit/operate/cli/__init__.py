@@ -21,13 +21,13 @@ from ...engine import ConfigurationError, MultiLimitError
 from ...engine.errors import brief, message_of, with_remedy
 from ...engine.storage.addresses import redacted
 from ...engine.text import unquoted
+from ...insight.changes import are_changes_known
 from ...insight.values import as_json
 from ...serve.gate import AppGate, gate_of
 from .. import console
 
 SCHEMA = 2
-"""The version of the ``--json`` output (docs/reference/cli.md). It increases when a field changes its meaning or
-disappears."""
+"""The version of ``--json`` (docs/reference/cli.md). It increases when a field changes its meaning or disappears."""
 
 C = TypeVar("C", bound=Callable[..., Any])
 
@@ -57,7 +57,7 @@ def current_gate(*, warn: bool = False) -> AppGate:
     """The gate of the app, with the changes made while it runs; with ``warn``, it says if these are not known."""
     gate = gate_of(current_app)
     gate.applier.look()
-    if warn and gate.applier.enabled and gate.applier.follower.store.runs and not gate.applier.follower.known.read:
+    if warn and not are_changes_known(gate):
         console.echo("The storage does not answer: changes made at run time are not known.", err=True)
     return gate
 
