@@ -39,8 +39,7 @@ class Document(NamedTuple):
         return self.updated_by(Document((entry,)))
 
     def updated_by(self, newer: Document) -> Document:
-        """Both documents; for entries with the same target, those of ``newer``. Raises :class:`ConfigurationError` if
-        these are too many."""
+        """Both documents; ``newer`` replaces equal targets. Raises :class:`ConfigurationError` if they are too many."""
         targets = {each.target for each in newer.entries}
         both = Document((*(each for each in self.entries if each.target not in targets), *newer.entries))
         if len(both.entries) > MOST_ENTRIES:

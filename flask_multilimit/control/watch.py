@@ -36,8 +36,7 @@ from .store import (
 )
 
 LOOK_SECONDS = (0.4, 0.6)
-"""The bounds of the time between two questions, random so that not all workers ask at once. With the answer, it is less
-than a second."""
+"""The bounds of the time between two questions: random, so that not all workers ask at once, and below a second."""
 
 LONG_TEXT = 1 << 20
 """A document with this many characters is long."""
@@ -290,8 +289,7 @@ class ControlFollower:
         return kept.updated_by(Document(later))
 
     def _put_back(self, document: Document, found: StoredDocument) -> None:
-        """Write ``document``, which the server has lost, unless another process has done so. The next question reads
-        what is there then."""
+        """Write ``document``, which the server has lost, unless another process did. The next question reads it."""
         ours = {each.id for each in self.known.document.entries}
         count = sum(each.id in ours for each in document.entries)  # the others were made since
         what = f"changes that the server had lost: {count}" if count else "the end of all earlier changes"
@@ -360,8 +358,7 @@ class ControlFollower:
 
     @contextmanager
     def _without_collections(self, size: int) -> Iterator[None]:
-        """Postpone garbage collection while a long text is parsed, because it would double the time: none of the many
-        objects is garbage."""
+        """Postpone garbage collection while a long text is parsed: it would double the time, and find no garbage."""
         self._postpones = size >= LONG_TEXT and gc.isenabled()
         if self._postpones:
             gc.disable()

@@ -96,8 +96,7 @@ class Client:
 def client_from(gate: AppGate, text: str) -> Client:
     """The client that ``text`` names: ``203.0.113.7``, ``2001:db8::/64``, ``user:42``, ``api_key:key-0``; a value alone
     where it can be of one type only; a subject of several types, or the digest of a long one, as `bans` lists it:
-    ``user+ip:[["user", "ada"], ["ip", "203.0.113.7"]]``. Raises :class:`ConfigurationError`, which names the
-    choices."""
+    ``user+ip:[["user", "ada"], ["ip", "203.0.113.7"]]``. Raises :class:`ConfigurationError` with the choices."""
     given, text = text, unquoted(text)
     type_name, _, value = text.partition(":")
     gate.plans.ensure()
@@ -129,8 +128,7 @@ def client_named(
     ip: str | IPv4Address | IPv6Address | None = None,
     subject: Named | None = None,
 ) -> Client:
-    """The client that has these subjects. Raises :class:`ConfigurationError`, also if nobody is named and for a type
-    that no limit has."""
+    """The client with these subjects. Raises :class:`ConfigurationError`, also for none, and for a type of no limit."""
     named = {} if subject is None else subjects_from(subject)
     given = forms_of(subjects_given(user=user, ip=ip, subjects=named))
     if not given:
@@ -156,8 +154,7 @@ def _address_in(given: Mapping[str, str]) -> str:
 
 
 def client_of(gate: AppGate, type_name: str, value: str) -> Client:
-    """A subject by the name of its type, or a network of many clients. An address also counts as a user who is not
-    logged in."""
+    """A subject by its type, or a network of many clients. An address also counts as a user who is not logged in."""
     who = None
     with suppress(ConfigurationError):
         who = Who.parse(f"{type_name}:{value}")
@@ -173,8 +170,7 @@ def client_of(gate: AppGate, type_name: str, value: str) -> Client:
 
 
 def _types_for(gate: AppGate, value: str) -> list[str]:
-    """The types that a ``value`` without one may have: those under which it was refused or changed lately, otherwise
-    all of the app."""
+    """The types that a bare ``value`` may have: the only one under which it was refused lately, otherwise all."""
     gate.plans.ensure()
     if not value or _NOT_BARE.search(value) or value in gate.plans.types:
         return []
@@ -237,8 +233,7 @@ def is_own(given: Mapping[str, str], subject: Subject) -> bool:
 
 
 def hits_of_client(gate: AppGate, client: Client, endpoint: str | None = None) -> list[Hit]:
-    """The quotas of ``client`` alone, not those that it shares: at ``endpoint``, or everywhere; those under the
-    declared limits, too."""
+    """The quotas of ``client`` alone, not shared ones, at ``endpoint`` or everywhere; those of declared limits, too."""
     places = applied_to(gate, client, endpoint, declared=True)
     limiters = (limiter for each in places for limiter in each.applied.limiters)
     return list(hits_of(limiter for limiter in limiters if is_own(client.given, limiter.subject)))

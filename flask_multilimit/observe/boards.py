@@ -147,8 +147,7 @@ def alerts(namespace: str = NAMESPACE, endpoints: Sequence[str] = ()) -> str:
 
 
 def dashboard(endpoints: Sequence[str] = (), *, namespace: str = NAMESPACE, title: str = "Rate limits") -> str:
-    """The dashboard as JSON to import into Grafana. Its menu offers ``endpoints``, or without these, all endpoints that
-    Prometheus knows."""
+    """The dashboard as JSON for Grafana. Its menu offers ``endpoints``, or without these, all that Prometheus knows."""
     datasource = {"name": "datasource", "type": "datasource", "query": "prometheus", "label": "Prometheus"}
     board = {
         "title": title,

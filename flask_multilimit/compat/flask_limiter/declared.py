@@ -152,8 +152,7 @@ class Limit:
         return callable(self.limit_provider)
 
     def __iter__(self) -> Iterator[RuntimeLimit]:
-        """The limits that apply now. Raises what a callable of the app raises, and :class:`ConfigurationError` for text
-        that is no limit."""
+        """The limits that apply now. Raises what a callable raises, and :class:`ConfigurationError` for bad text."""
         text = self.limit_provider() if callable(self.limit_provider) else self.limit_provider
         return iter(self._limits_in(text) if text else ())
 

@@ -1,5 +1,4 @@
-"""What a Limiter limits, and where the requests of an app are checked: before a view, and at decorated functions and
-``with`` statements."""
+"""What a Limiter limits, and where requests are checked: before a view, at decorated functions, in ``with``."""
 
 from __future__ import annotations
 

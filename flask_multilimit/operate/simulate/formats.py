@@ -130,8 +130,7 @@ def format_string(text: str, *, name: str | None = None, open_end: bool = False)
 
 
 def expression(text: str) -> MakeReader:
-    """The format of a regular expression whose groups are named after the roles and the wanted fields. Raises
-    :class:`ConfigurationError`."""
+    """The format of a regular expression with groups for roles and fields. Raises :class:`ConfigurationError`."""
     try:
         own = re.compile(text)
     except re.error as error:

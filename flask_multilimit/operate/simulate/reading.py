@@ -64,8 +64,7 @@ class LogFile:
     """Lines that are not in the format."""
     too_long: int = 0
     late: int = 0
-    """Requests more than :data:`HOLD` seconds, or :data:`MOST_HELD` requests, behind others. They are replayed as early
-    as possible."""
+    """Requests over :data:`HOLD` seconds or :data:`MOST_HELD` requests behind others: replayed as early as possible."""
     outside: int = 0
     """Requests before ``since`` or after ``until``."""
     broken: str = ""
