@@ -61,7 +61,7 @@ def check_options(given: Options) -> None:
         if name not in Options.__annotations__:
             raise TypeError(f"Limiter.__init__() got an unexpected keyword argument {name!r}")
         if name in LISTS:
-            check(name, value, is_list, "a list")
+            check(name, value or (), is_list, "a list")  # as in Flask-Limiter, "" means none
             given[name] = [*(value or ())]  # type: ignore[literal-required]  # an iterator serves only one app
         if name in {"storage_uri", "strategy"}:
             check(name, value, str, "text")

@@ -124,6 +124,11 @@ def keys_that_are_objects(s: Shop) -> None:
     s.limited("/", "1/minute", key_func=key)
 
 
+@asked("/*2", default_limits="", application_limits="", meta_limits="")
+def empty_text_in_place_of_limits(s: Shop) -> None:
+    s.view("/")
+
+
 @asked("/?free /*3", default_limits=["2/minute"])
 def a_function_that_overrides_defaults_after_one_that_does_not(s: Shop) -> None:
     keeping = _function(s, "keeping", "9/minute", override_defaults=False)
