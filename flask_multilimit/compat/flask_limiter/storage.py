@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote, urlencode
 
 from flask_multilimit import ConfigurationError, Decision, Rule
-from flask_multilimit.engine import Hit, Hits, Limiter, RuleStatus, Storage, StorageError, hits_for
+from flask_multilimit.engine import Hit, Hits, Limiter, RuleStatus, Storage, StorageError, hits_for, storage_from_uri
 
 from .items import GRANULARITIES, MOST_STRIKES, RateLimitItem
 
@@ -47,7 +47,11 @@ def storage_from(uri: str, options: Mapping[str, Any]) -> Any:
         rest = f"{login}{at}localhost{place}" if place[:1] in {"", ":", "/", "?"} else rest
     given = {name: value for name, value in options.items() if name not in _IGNORED_OPTIONS}
     if given:
-        return _client(ours, rest, given)
+        try:
+            return _client(ours, rest, given)
+        except (TypeError, ValueError) as error:
+            named = ", ".join(map(str, given))
+            raise ConfigurationError(f"RATELIMIT_STORAGE_OPTIONS or storage_options ({named}): {error}") from None
     return f"{ours}://{_with_login_of_sentinels(rest) if ours.endswith('+sentinel') else rest}"
 
 
@@ -62,17 +66,28 @@ def _with_login_of_sentinels(rest: str) -> str:
 
 
 def _client(scheme: str, rest: str, options: dict[str, Any]) -> Any:
-    """A client object of redis-py, made with ``options``."""
+    """A client object of redis-py, made with ``options``. Raises ``TypeError`` or ``ValueError`` if they are wrong."""
+    from flask_multilimit.engine import RedisStorage  # noqa: PLC0415 - imports redis-py, which no other storage needs
+
+    client = _made(scheme, rest, options)
+    if not scheme.endswith("+cluster"):  # which raises them itself
+        RedisStorage(client)
+    return client
+
+
+def _made(scheme: str, rest: str, options: dict[str, Any]) -> Any:
     redis: Any = import_module("redis")  # no other storage needs it
     if "connection_pool" in options:
         if not isinstance(options["connection_pool"], redis.ConnectionPool):
-            raise ConfigurationError("storage option connection_pool: give a pool of redis, for Valkey, too")
+            raise ConfigurationError("give a pool of redis, for Valkey, too")
         return redis.Redis(**options)
     if scheme == "local":
-        raise ConfigurationError(f"storage options {', '.join(options)}: local:// takes none")
+        raise ConfigurationError("local:// takes none")
     server, _, kind = scheme.replace("valkey", "redis").partition("+")
     if not kind:
-        return redis.Redis.from_url(f"{server}://{rest}", **options)
+        url = f"{server}://{rest}"
+        storage_from_uri(url)  # its errors tell the option that is wrong, and no password
+        return redis.Redis.from_url(url, **options)
     login, _, place = rest.rpartition("@")
     user, _, password = login.partition(":")
     given: dict[str, Any] = {"username": unquote(user), "password": unquote(password), "ssl": server == "rediss"}

@@ -62,7 +62,7 @@ def test_given_connection_pool_is_used() -> None:
 
 
 def test_connection_pool_of_another_library_is_an_error() -> None:
-    with pytest.raises(ConfigurationError, match="connection_pool: give a pool of redis, for Valkey, too"):
+    with pytest.raises(ConfigurationError, match=r"\(connection_pool\): give a pool of redis, for Valkey, too"):
         storage_from("valkey://", {"connection_pool": object()})
 
 
@@ -108,8 +108,23 @@ def test_storage_options_configure_a_cluster_client(app: Flask, shared_cluster: 
 
 
 def test_storage_options_of_local_storage_are_an_error() -> None:
-    with pytest.raises(ConfigurationError, match="storage options socket_timeout: local:// takes none"):
+    with pytest.raises(ConfigurationError, match=r"storage_options \(socket_timeout\): local:// takes none"):
         storage_from("local://", {"socket_timeout": 7})
+
+
+@pytest.mark.parametrize(
+    ("uri", "options", "reason"),
+    [
+        ("redis://h", {"soket_timeout": 1}, r".*: soket_timeout is not an option of .*; did you mean socket_timeout\?"),
+        ("redis+sentinel://h/s", {"soket_timeout": 1}, ".*: soket_timeout is not an option of .*"),
+        ("redis://h", {"max_connections": "many"}, '"max_connections" must be a positive integer'),
+        ("redis://:secret@h?db=one", {"socket_timeout": 1}, r"storage URI 'redis://\*\*\*@h': malformed; .*"),
+    ],
+)
+def test_wrong_storage_option_is_an_error_that_names_it(uri: str, options: dict[str, Any], reason: str) -> None:
+    named = rf"RATELIMIT_STORAGE_OPTIONS or storage_options \({', '.join(options)}\)"
+    with pytest.raises(ConfigurationError, match=f"^{named}: {reason}$"):
+        storage_from(uri, options)
 
 
 def test_limits_are_kept_on_a_server(server: Server) -> None:

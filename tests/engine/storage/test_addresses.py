@@ -139,7 +139,7 @@ def test_text_of_settings_hides_the_password_of_the_storage() -> None:
             "redis+cluster://h:1?cache_config=1",
             "cache_config is not possible with a URI: give a client object of redis",
         ),
-        ("redis://h?ssl_ca_certs=ca.pem", "options that begin with ssl_ are those of TLS: rediss://"),
+        ("redis://h?ssl_ca_certs=ca.pem", "options that begin with ssl are those of TLS: rediss://"),
         ("redis://h:1,h:2", "write several servers as redis+cluster://host,host or redis+sentinel://host,host/service"),
         ("unix://run/redis.sock", "the path of a socket begins with a slash: unix:///run/redis.sock"),
         ("redis://:x@host:99999/0", "'redis://***@host:99999/0': the port must be a number from 1 to 65535"),
@@ -205,6 +205,24 @@ def test_a_client_of_another_library_is_refused_at_once() -> None:
     client_of_valkey = type("Valkey", (), {"__module__": "valkey.client", "evalsha": None, "script_load": None})()
     with pytest.raises(ConfigurationError, match=r"storage=Valkey of valkey\.client: .* give a URI, such as valkey://"):
         Limiter(client_of_valkey)
+
+
+@pytest.mark.parametrize(
+    ("uri", "wrong", "message"),
+    [
+        (
+            "redis://h",
+            {"soket_timeout": 1},
+            "soket_timeout is not .* option of a connection; did you mean socket_timeout",
+        ),
+        ("redis://h", {"ssl": True}, "options that begin with ssl are those of TLS: rediss://"),
+        ("unix:///run/redis.sock", {"host": "h"}, "host is not an option of a connection$"),
+    ],
+)
+def test_a_client_with_an_unknown_option_is_refused_at_once(uri: str, wrong: dict[str, Any], message: str) -> None:
+    """Otherwise, each request would end with a ``TypeError``."""
+    with pytest.raises(ConfigurationError, match=f"client=an object of type Redis: {message}"):
+        Limiter(redis.Redis.from_url(uri, **wrong))
 
 
 class UnconnectedCluster(redis.RedisCluster):

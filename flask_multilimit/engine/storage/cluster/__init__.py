@@ -33,7 +33,7 @@ from ...rules import Rule
 from ..addresses import Address, shown_storage
 from ..base import Lost, Slot, StoredKey, check_clock, check_timeout
 from ..redis.storage import RedisStorage, remembers_ids
-from ..redis.uri import check_encoding
+from ..redis.uri import check_client
 from ..tallies import Tallies, Tally
 from .servers import Nodes, NodesOfClient, NodesOfUri, Servers
 
@@ -100,7 +100,7 @@ class ClusterStorage:
         responsible for closing it."""
         if not isinstance(client, RedisCluster):
             raise ConfigurationError(f"client={shown_storage(client)}: give a RedisCluster of redis")
-        check_encoding(client)
+        check_client(client)
         if clock is not None:
             check_clock(clock)
         return cls(NodesOfClient(client), clock=clock)

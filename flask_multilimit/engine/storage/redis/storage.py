@@ -31,7 +31,7 @@ from .compiled import SHAPES, KnownShape
 from .connections import Deadline
 from .failures import FAILURES, NONE_FREE, is_full, storage_error
 from .scripts import Script, lone_script, read_all, script_for
-from .uri import address_of, check_encoding, timed_client
+from .uri import address_of, check_client, timed_client
 from .wire import command_of, wire_of
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class RedisStorage:
                 f"client={shown_storage(client)}: give a client object of redis that is not async; "
                 "for a URI, storage_from_uri(URI)"
             )
-        check_encoding(client)
+        check_client(client)
         if clock is not None:
             check_clock(clock)
         self._client = client

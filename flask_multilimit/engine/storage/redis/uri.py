@@ -13,6 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 import redis
 from redis import Redis
 from redis.backoff import NoBackoff
+from redis.connection import SSLConnection
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
@@ -76,7 +77,8 @@ def _why_malformed(url: str, error: Exception) -> str:
     """What is wrong with ``url``, without secrets: the error of redis-py may quote a part of the password."""
     unknown = re.search(_UNKNOWN_OPTION, str(error))
     if unknown:
-        return _unknown_option(url, unknown[1])
+        kind = TIMED_CONNECTIONS[re.split("[+:]", url)[0]]
+        return _unknown_option(unknown[1], kind, "one of the options" if _may_hold_secrets(url) else unknown[1])
     if isinstance(error, MalformedError) or not _may_hold_secrets(url):
         return str(error)
     return "malformed; special characters in user and password must be percent-encoded"
@@ -90,13 +92,12 @@ def _may_hold_secrets(text: str) -> bool:
     return "@" in text or "password" in text or "***" in redacted(text)
 
 
-def _unknown_option(url: str, name: str) -> str:
-    if name.startswith("ssl_") and not url.startswith("rediss"):
-        return "options that begin with ssl_ are those of TLS: rediss://"
-    makers = [vars(kind)["__init__"] for kind in TimedTlsConnection.__mro__ if "__init__" in vars(kind)]
+def _unknown_option(name: str, kind: type[Any], shown: str) -> str:
+    if name.startswith("ssl") and not issubclass(kind, SSLConnection):
+        return "options that begin with ssl are those of TLS: rediss://"
+    makers = [vars(each)["__init__"] for each in kind.__mro__ if "__init__" in vars(each)]
     known = {option for maker in makers for option in signature(maker).parameters}
     nearest = get_close_matches(name, known | {"max_connections"}, n=1)
-    shown = "one of the options" if _may_hold_secrets(url) else name
     return f"{shown} is not an option of a connection" + (f"; did you mean {nearest[0]}?" if nearest else "")
 
 
@@ -157,8 +158,17 @@ def _check_options(connection: Any) -> None:
 _UNREADABLE = "replies cannot be read in this encoding: leave out encoding and encoding_errors"
 
 
-def check_encoding(client: Any) -> None:
-    """Raise :class:`ConfigurationError` if a client object cannot read replies."""
+def check_client(client: Any) -> None:
+    """Raise :class:`ConfigurationError` if a client object has an unknown option, or cannot read replies. Does not
+    connect."""
+    pool: Any = getattr(client, "connection_pool", None)
+    if kind := getattr(pool, "connection_class", None):
+        try:
+            kind(**pool.connection_kwargs)
+        except Exception as error:  # what else is wrong shows at checks, which may do without the server
+            if unknown := re.search(_UNKNOWN_OPTION, str(error)):
+                reason = _unknown_option(unknown[1], kind, unknown[1])
+                raise ConfigurationError(f"client={shown_storage(client)}: {reason}") from None
     encoder = getattr(client, "get_encoder", None)
     if encoder is not None and not _can_read(encoder()):
         raise ConfigurationError(f"client={shown_storage(client)}: {_UNREADABLE}")
