@@ -10,10 +10,12 @@ from ..control.control import Difference, Preview
 from ..control.entries import Listing, Override
 from ..engine.text import Phrase
 from ..observe.events import NEAR_LIMIT
+from ..plan.overrides import rules_of_subject
 from ..serve.gate import AppGate
 from .changes import Entry, document_in_force, entry_of
 from .clients import client_from, listed_of
 from .health import forgets_changes, known_worker_count
+from .limits import places_of
 from .traffic import TrafficMemory, looking, rule_traffic
 from .values import Described
 
@@ -105,7 +107,7 @@ def _notes(gate: AppGate, preview: Preview) -> Iterable[str]:
             yield Phrase(ALLOWED, where=listed.where)
     if preview.entry.until is None and forgets_changes(gate):
         yield FORGETFUL
-    if isinstance(entry, Override) and any(_counts_apart(entry, each) for each in preview.endpoints):
+    if any(map(_counts_apart, preview.endpoints)) or _counts_apart_for_client(gate, preview):
         yield OWN_COUNT
     changed = [new for each in preview.endpoints for _, _, new in _changed_rules(each)]
     if isinstance(entry, Override) and entry.rule and any(text.startswith("rules by request") for text in changed):
@@ -115,17 +117,33 @@ def _notes(gate: AppGate, preview: Preview) -> Iterable[str]:
         yield NO_SHARE
 
 
-def _counts_apart(entry: Override, difference: Difference) -> bool:
+def _counts_apart(difference: Difference) -> bool:
     """Whether a rule has another window, calendar or algorithm than the one in its place, whose name may differ."""
     rules = list(_changed_rules(difference))
     if any(_times(old) and _times(new) and _times(old) != _times(new) for _, old, new in rules):
         return True
     before = _times(*(old for _, old, new in rules if not new))
     after = _times(*(new for _, old, new in rules if not old))
-    if entry.who is not None:
-        before = _times(*(text.partition(": ")[2] for text in difference.before))
-        after = _times(*map(str, entry.written_rules))
     return bool(before and after - before)
+
+
+def _counts_apart_for_client(gate: AppGate, preview: Preview) -> bool:
+    """Whether rules for one client are so, in place of those that it has by an earlier change, or as all clients."""
+    entry = preview.entry
+    if not isinstance(entry, Override) or entry.who is None:
+        return False
+    changed = {(each.endpoint, text) for each in preview.endpoints for text in each.after}
+    for endpoint, planned in [(place.name, listed.planned) for place in places_of(gate) for listed in place.limiters]:
+        declared, rules = planned.declaration, planned.rules
+        if (endpoint, f"{declared.shown_name} of {entry}") in changed:
+            special = () if planned.special is None else planned.special.entries
+            earlier = [each for each in special if each.who == entry.who]
+            old = rules_of_subject(earlier[-1], declared, rules) if earlier else rules
+            new = rules_of_subject(entry, declared, rules)
+            before, after = ({rule.key_part for _, rule in each} for each in (old, new))
+            if before and after - before:
+                return True
+    return False
 
 
 def _times(*rules: str) -> set[str | None]:

@@ -13,13 +13,13 @@ from flask.testing import FlaskClient
 from flask_wtf.csrf import CSRFProtect  # type: ignore[import-untyped]
 from werkzeug.test import TestResponse
 
-from flask_multilimit import IP, MultiLimit, RateLimiter, Rule, rate_limiter
+from flask_multilimit import IP, USER, MultiLimit, RateLimiter, Rule, rate_limiter
 from flask_multilimit.control.store import KINDS, Change
 from flask_multilimit.dashboard import Dashboard
 from flask_multilimit.engine import StorageError
 from flask_multilimit.insight import impact
 from flask_multilimit.serve.gate import gate_of
-from support.asking import pass_a_second, statuses
+from support.asking import pass_a_second, statuses, view
 from support.changes import control_of
 from support.doubles import failing
 from support.servers import Binary, Server
@@ -166,6 +166,25 @@ def test_preview_says_whether_what_is_used_counts_under_the_new_rule(
     page = ada.get(CHANGE, query_string={**RULE, **given, "rules": rules}).text
 
     assert (impact.OWN_COUNT in page) == counts_apart
+
+
+@pytest.mark.parametrize(("rules", "counts_apart"), [("9/hour", False), ("9/minute", True)])
+def test_preview_compares_rules_for_a_client_with_those_that_it_has_by_an_earlier_change(
+    app: Flask, ada: FlaskClient, rules: str, counts_apart: bool
+) -> None:
+    control_of(app).override("show", who="203.0.113.7", rules="5/hour", lasting=True)
+
+    page = ada.get(CHANGE, query_string={**RULE, "part": "", "who": "203.0.113.7", "rules": rules}).text
+
+    assert (impact.OWN_COUNT in page) == counts_apart
+
+
+def test_preview_compares_rules_for_a_client_with_those_of_the_same_limiter(app: Flask, ada: FlaskClient) -> None:
+    app.add_url_rule("/two", "two", rate_limiter(type=USER, rules="50/hour")(rate_limiter("2/minute", type=IP)(view())))
+
+    client = {"endpoint": "two", "part": "", "who": "203.0.113.7"}
+
+    assert impact.OWN_COUNT in ada.get(CHANGE, query_string={**RULE, **client, "rules": "9/hour"}).text
 
 
 def test_change_applies_to_the_next_request_and_is_in_history(app: Flask, ada: FlaskClient) -> None:
