@@ -122,11 +122,14 @@ def _wrapped_by(function: object) -> object | None:
 
 def _is_proxy(value: object) -> bool:
     """Whether ``value`` is a proxy of wrapt. Where that has no C extension, the object is an attribute of the proxy
-    itself, which its ``__dict__``, that of the object, does not show."""
+    itself, which its ``__dict__``, that of the object, does not show. Proxies of others, as of Celery, have no such
+    attribute."""
     wrapped = _class_attribute(value, "__wrapped__")
-    return isinstance(wrapped, _DESCRIPTORS) or (
-        wrapped is None and isinstance(_class_attribute(value, "__dict__"), property)
-    )
+    if wrapped is None and isinstance(_class_attribute(value, "__dict__"), property):
+        with suppress(AttributeError):
+            object.__getattribute__(value, "__wrapped__")
+            return True
+    return isinstance(wrapped, _DESCRIPTORS)
 
 
 def _class_attribute(target: object, name: str) -> object | None:

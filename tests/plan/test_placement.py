@@ -273,9 +273,22 @@ def test_limiter_above_a_queue_task_is_an_error_at_the_decorator(package: str) -
         rate_limiter()(task_class())
 
 
-def test_search_for_misplaced_limiters_resolves_no_local_proxy(app: Flask) -> None:
+class LazyTask:
+    """Like a shared task of Celery, which looks up the app of Celery."""
+
+    @property
+    def __dict__(self) -> dict[str, Any]:  # type: ignore[override]
+        raise AttributeError
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        raise RuntimeError("there is no app of Celery yet")
+
+
+@pytest.mark.parametrize("lazy", [LocalProxy, lambda _: LazyTask()], ids=["Werkzeug", "Celery"])
+def test_search_for_misplaced_limiters_resolves_no_local_proxy(app: Flask, lazy: Callable[..., Any]) -> None:
     MultiLimit(app)
-    app.jinja_env.globals["shop"] = LocalProxy(lambda: app.extensions["shop"])
+    app.jinja_env.globals["shop"] = lazy(lambda: app.extensions["shop"])
     app.extensions["pages"] = Pages(app)
     app.extensions["pages"].callbacks["shop"] = {"callback": app.jinja_env.globals["shop"]}
     app.get("/")(rate_limiter(rules="1/minute")(lambda: "ok"))
