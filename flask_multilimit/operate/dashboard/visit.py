@@ -149,12 +149,15 @@ TOO_MANY = "Too many changes in a minute. Nothing was changed; wait a little, an
 TOO_MANY_UPLOADS = "Too many logs in a minute. Wait a little, and send it again."
 
 _ANONYMOUS_FIELDS = re.compile(
-    r"accept(-.+)?|b3|cache-control|cdn-loop|cf-(connecting-ip|ipcountry|ray|visitor)|cloudfront-(forwarded|is|viewer).+"
-    r"|connect-time|connection|content-(length|type)|dnt|fly-(client-ip|forwarded.+|region|request-id|trace.+)|forwarded"
-    r"|from|host|if-(modified-since|none-match)|keep-alive|origin|pragma|priority|range|referer|save-data"
-    r"|sec-(ch|fetch|gpc|purpose).*|te|total-route-time|trace(parent|state)|true-client-ip|upgrade(-insecure-requests)?"
-    r"|user-agent|via|x-amz(-cf|n-trace)-id|x-b3-.+|x-cloud-trace-context|x-envoy-.+|x-original-forwarded-for"
-    r"|x-forwarded-(for|host|port|prefix|proto|scheme|server|ssl)|x-real-ip|x-request-(id|start)|x-scheme"
+    r"accept(-.+)?|b3|cache-control|cdn-loop|cf-(connecting-ip|ipcountry|ray|visitor)|client-ip"
+    r"|cloudfront-(forwarded|is|viewer).+|connect-time|connection|content-(length|type)|disguised-host|dnt"
+    r"|fly-(client-ip|forwarded.+|region|request-id|trace.+)|forwarded|from|host|if-(modified-since|none-match)"
+    r"|keep-alive|max-forwards|origin|pragma|priority|range|referer|save-data|sec-(ch|fetch|gpc|purpose).*|te"
+    r"|total-route-time|trace(parent|state)|true-client-ip|upgrade(-insecure-requests)?|user-agent|via"
+    r"|was-default-hostname|x-amz(-cf|n-trace)-id|x-appservice-proto|x-arr-(log-id|ssl)|x-b3-.+|x-client-(ip|port)"
+    r"|x-cloud-trace-context|x-envoy-.+|x-forwarded-(for|host|port|prefix|proto|scheme|server|ssl|tlsversion)"
+    r"|x-original-(forwarded-for|url)|x-real-ip|x-request-(id|start)|x-scheme|x-site-deployment-id"
+    r"|x-waws-unencoded-url"
 )
 """Header fields that identify nobody: those of browsers, and of proxies and platforms in front of an app."""
 
