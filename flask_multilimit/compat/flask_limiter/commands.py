@@ -270,7 +270,8 @@ def _limits_at(place: Place, unknown: dict[str, Limit]) -> Iterator[Listed]:
     for source, limits in declared.items():
         sources |= dict.fromkeys(_known(limits, unknown), source)
     endpoint, _, method = place.destination
-    found = [limit for limit in (sources if unknown else place.resolve().limits) if limit.serves(method)]
+    are_known = all(each.is_meta for each in unknown.values())  # a meta limit changes nothing about others
+    found = [limit for limit in (place.resolve().limits if are_known else sources) if limit.serves(method)]
     if not place.spared:
         metas = _known(chain(place.meta_limits, *(limit.meta_limits for limit in found)), unknown)
         sources |= dict.fromkeys(metas, META)

@@ -880,8 +880,10 @@ def test_commands_show_meta_limits_that_refuse_a_client_and_say_that_clear_keeps
 
 
 def test_callable_of_a_meta_limit_is_a_note_of_flask_limiter_limits_and_no_limiter(app: Flask) -> None:
-    limiter = Limiter(get_remote_address, app=app, meta_limits=[lambda: request.headers["X-Plan"]])
-    app.get("/", endpoint="index")(limiter.limit("1/minute")(named("v27")))
+    metas = [lambda: request.headers["X-Plan"]]
+    limiter = Limiter(get_remote_address, app=app, meta_limits=metas, default_limits=["5/minute"])
+    view = limiter.limit("1/minute")(named("v27"))
+    app.add_url_rule("/", "index", view, methods=["GET", "POST"])
 
     shown = app.test_cli_runner().invoke(app.cli.commands["limiter"], ["limits"]).output
     assert shown.count("for lack of a request: KeyError: 'HTTP_X_PLAN'") == 1
