@@ -16,6 +16,7 @@ from threading import RLock
 from typing import Any, Literal, NamedTuple, get_args
 
 from ..config import PREFIX
+from ..declare.subjects import ANONYMOUS, LimitType
 from ..engine import StorageError
 from ..engine.keys import parts_of_key
 from ..engine.storage import KeepsTallies
@@ -59,6 +60,8 @@ Sort = Literal["refused", "passed", "near", "name"]
 SORTS: tuple[Sort, ...] = get_args(Sort)
 ALL = ""
 """Stands for all endpoints."""
+_BAN_SUFFIX = re.compile(r"-ban(-\d+)?\Z")
+"""What the name of a ban adds to that of its limiter: ``mailing-ban-2``."""
 _SHORTENED = re.compile(rf".{{{LONGEST_SUBJECT - 17}}}\*[0-9a-f]{{16}}", re.DOTALL)
 MEMORY = "multilimit_traffic"
 """Where in ``app.extensions`` the :class:`TrafficMemory` is."""
@@ -626,7 +629,8 @@ def that_refuse(gate: AppGate, bans: RecentBans) -> RecentBans:
         parts = parts_of_key(ban.key)
         if parts is None or parts.keys_of_rule in rules:
             return True
-        limiter = {None, parts.type, ban.rule.removesuffix("-ban")}  # by its type or its name
+        type_ = LimitType.USER.value if parts.type == ANONYMOUS else parts.type
+        limiter = {None, type_, _BAN_SUFFIX.sub("", ban.rule)}  # by its type or its name
         changes = gate.plans.overrides.at(ban.endpoint).changes
         of_all = [each for each in changes if not each.rule and each.limiter in limiter]
         shadows = [each.shadow for each in of_all if each.shadow is not None]

@@ -408,6 +408,20 @@ def test_bans_of_functions_are_listed_while_a_change_lets_them_refuse(
     assert statuses(app, "/mail", environ_base=CLIENT) == [429 if refused else 200]
 
 
+@pytest.mark.parametrize("limiter", ["mailing", "user"])
+def test_ban_by_the_second_limiter_of_a_name_is_not_listed_while_a_change_switches_that_off(limiter: str) -> None:
+    app = app_on()
+    app.extensions["multilimit"].user_loader(lambda: None)
+    by_user = rate_limiter(type=USER, rules="1/minute", ban=BAN, name="mailing")(view())
+    send = rate_limiter(type=IP, rules="9/minute", ban=BAN, name="mailing")(by_user)
+    app.add_url_rule("/mail", "mail", lambda: send())  # noqa: PLW0108 - it limits the function, not the view
+    counted(app, *["/mail"] * 3)
+    with app.app_context():
+        assert [each.by for each in bans(gate_of(app))] == ["mailing-ban-2"]
+        control_of(app).override("*", limiter=limiter, off=True, lasting=True, force=True)
+        assert bans(gate_of(app)) == []
+
+
 def test_lists_of_bans_ask_other_extensions_only_about_endpoints_with_bans() -> None:
     app, asked = app_with_a_service(BAN), list[str]()
 
