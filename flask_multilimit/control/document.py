@@ -39,7 +39,8 @@ class Document(NamedTuple):
         return self.updated_by(Document((entry,)))
 
     def updated_by(self, newer: Document) -> Document:
-        """Both documents; ``newer`` replaces equal targets. Raises :class:`ConfigurationError` if they are too many."""
+        """Both documents; for entries with the same target, those of ``newer``. Raises :class:`ConfigurationError` if
+        these are too many."""
         targets = {each.target for each in newer.entries}
         both = Document((*(each for each in self.entries if each.target not in targets), *newer.entries))
         if len(both.entries) > MOST_ENTRIES:
@@ -53,7 +54,8 @@ class Document(NamedTuple):
         return both
 
     def check_unique(self) -> None:
-        """Raise :class:`ConfigurationError` if several entries concern the same limit or client, or have one id."""
+        """Raise :class:`ConfigurationError` if several entries concern the same limit or client, or have the same
+        id."""
         for name, value_of in (("id", attrgetter("id")), ("limit or client", attrgetter("target"))):
             amounts = Counter(map(value_of, self.entries))
             same = [f"{each} ({each.id})" for each in self.entries if amounts[value_of(each)] > 1]

@@ -289,7 +289,8 @@ class ControlFollower:
         return kept.updated_by(Document(later))
 
     def _put_back(self, document: Document, found: StoredDocument) -> None:
-        """Write ``document``, which the server has lost, unless another process did. The next question reads it."""
+        """Write ``document``, which the server has lost, unless another process has done so. The next question reads
+        what is there then."""
         ours = {each.id for each in self.known.document.entries}
         count = sum(each.id in ours for each in document.entries)  # the others were made since
         what = f"changes that the server had lost: {count}" if count else "the end of all earlier changes"

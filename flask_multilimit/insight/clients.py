@@ -31,6 +31,7 @@ from ..engine.text import LONGEST_SUBJECT, Phrase, unquoted
 from ..observe.traffic.counts import encodable, short
 from ..plan.applied import hits_of
 from ..plan.lookups import AppliedAt, about_given, applied_for, applied_given, require_types
+from ..plan.plans import Plans
 from ..serve.access import AccessLists, Listed
 from ..serve.gate import AppGate
 from .limits import places_of
@@ -96,7 +97,8 @@ class Client:
 def client_from(gate: AppGate, text: str) -> Client:
     """The client that ``text`` names: ``203.0.113.7``, ``2001:db8::/64``, ``user:42``, ``api_key:key-0``; a value alone
     where it can be of one type only; a subject of several types, or the digest of a long one, as `bans` lists it:
-    ``user+ip:[["user", "ada"], ["ip", "203.0.113.7"]]``. Raises :class:`ConfigurationError` with the choices."""
+    ``user+ip:[["user", "ada"], ["ip", "203.0.113.7"]]``. Raises :class:`ConfigurationError`, which names the
+    choices."""
     given, text = text, unquoted(text)
     type_name, _, value = text.partition(":")
     gate.plans.ensure()
@@ -128,7 +130,8 @@ def client_named(
     ip: str | IPv4Address | IPv6Address | None = None,
     subject: Named | None = None,
 ) -> Client:
-    """The client with these subjects. Raises :class:`ConfigurationError`, also for none, and for a type of no limit."""
+    """The client that has these subjects. Raises :class:`ConfigurationError`, also if nobody is named and for a type
+    that no limit has."""
     named = {} if subject is None else subjects_from(subject)
     given = forms_of(subjects_given(user=user, ip=ip, subjects=named))
     if not given:
@@ -196,8 +199,13 @@ def applied_at(
     ``method``, for each of its methods. With ``declared``, also those that would apply without the changes in force:
     their quotas count again when these end. Raises :class:`ConfigurationError` if there is no such endpoint, or it does
     not take the method."""
-    several = (gate.plans, gate.plans.declared) if declared else (gate.plans,)
-    return [each for plans in dict.fromkeys(several) for each in applied_given(plans, endpoint, method, given)]
+    several = _several_plans(gate, declared=declared)
+    return [each for plans in several for each in applied_given(plans, endpoint, method, given)]
+
+
+def _several_plans(gate: AppGate, *, declared: bool) -> list[Plans]:
+    """The plans in force; with ``declared``, also those without changes, if there are any."""
+    return list(dict.fromkeys([gate.plans, gate.plans.declared] if declared else [gate.plans]))
 
 
 def applied_to(
@@ -216,7 +224,7 @@ def _everywhere(gate: AppGate, client: Client, *, declared: bool) -> Iterator[Ap
     if not client.given:
         return
     types = {*client.given, *([LimitType.USER.value] if ANONYMOUS in client.given else ())}
-    several = dict.fromkeys((gate.plans, gate.plans.declared) if declared else (gate.plans,))
+    several = _several_plans(gate, declared=declared)
     for place in places_of(gate):
         names = [each.planned.declaration.type_name for each in place.limiters]
         counted = {part for name in names for part in (name, *name.split("+"))}

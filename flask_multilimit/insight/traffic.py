@@ -321,7 +321,8 @@ class TrafficMemory:
         self._clock = clock
         self._lock = RLock()
         self.rings: dict[tuple[str, ...], array[int]] = {}
-        """An amount for each slice, if one is not 0: by endpoint and curve, or by endpoint, rule and what it did."""
+        """An amount for each slice of an hour, if one of them is not 0: by endpoint and curve, or by endpoint, rule and
+        what the rule did."""
         self._names: list[list[tuple[str, ...]]] = [[] for _ in range(SLICES)]
         """The names of the amounts in each slice."""
         self._known: dict[int, bool] = {}

@@ -31,7 +31,8 @@ def check_namespace(namespace: object) -> None:
 MOST_NAMES = 5000
 """The most endpoints, or pairs of endpoint and rule, that are counted separately."""
 MOST_TIMES = 20_000
-"""The most times of checks that wait for a flush, more than a second has. Beyond that, the oldest are dropped."""
+"""The most times of checks that wait for a flush. Beyond that, the oldest are dropped. A process makes fewer checks in
+a second."""
 
 Values = tuple[str, ...]
 """The values of labels, in the order of their names."""

@@ -150,7 +150,8 @@ class Answer:
         return known[1]
 
     def status_of(self, applied: AppliedLimit) -> RuleStatus | None:
-        """The status of the limit, or of the strictest rule that an override put in its place; ``None`` if off."""
+        """The status of the limit, or of the strictest rule that an override has put in its place; ``None`` if that has
+        switched it off."""
         statuses, question = self.statuses, self.question
         status = next((each for each in statuses if each.hit.key == applied.key), None)
         if status is not None:

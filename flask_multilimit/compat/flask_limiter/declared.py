@@ -152,7 +152,8 @@ class Limit:
         return callable(self.limit_provider)
 
     def __iter__(self) -> Iterator[RuntimeLimit]:
-        """The limits that apply now. Raises what a callable raises, and :class:`ConfigurationError` for bad text."""
+        """The limits that apply now. Raises what a callable of the app raises, and :class:`ConfigurationError` for text
+        that is no limit."""
         text = self.limit_provider() if callable(self.limit_provider) else self.limit_provider
         return iter(self._limits_in(text) if text else ())
 

@@ -107,7 +107,8 @@ def render(template: str, *, status: int = 200, **values: Any) -> Response:
 
 
 def refusal_page(error: HTTPException) -> Response:
-    """The response to a visit that ends with ``error``, or that of ``authorize``. A stranger learns nothing."""
+    """The response to a visit that ends with ``error``, or else the one that ``authorize`` made. A stranger learns
+    nothing about the app."""
     if error.response is not None or "multilimit_visit" not in g:
         return cast("Response", error.get_response())
     why = error.description if error.description != type(error).description else NOT_LET_IN

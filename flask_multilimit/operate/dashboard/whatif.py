@@ -144,7 +144,8 @@ class WhatIf:
     left_out: list[LeftOut]
 
     def slider(self, t: Callable[[str], str], window: str) -> Markup:
-        """The element that ``slider.js`` makes a slider, in the language of ``t`` and ``window``. No text ends it."""
+        """The element that ``slider.js`` turns into a slider, in the language of ``t`` and ``window``. No text can end
+        the element."""
         data = {
             "window": window,
             "words": {name: t(text) for name, text in WORDS.items()},

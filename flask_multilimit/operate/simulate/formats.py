@@ -130,7 +130,8 @@ def format_string(text: str, *, name: str | None = None, open_end: bool = False)
 
 
 def expression(text: str) -> MakeReader:
-    """The format of a regular expression with groups for roles and fields. Raises :class:`ConfigurationError`."""
+    """The format of a regular expression whose groups are named after the roles and the wanted fields. Raises
+    :class:`ConfigurationError`."""
     try:
         own = re.compile(text)
     except re.error as error:
@@ -270,7 +271,8 @@ Path = Sequence[str]
 
 @dataclass(frozen=True, slots=True)
 class JsonFormat:
-    """The names of each field, separated by blanks; of a nested one, with a dot. The first that is present counts."""
+    """The names that each field may have, separated by blanks; of a nested one, with a dot. The first one that is
+    present counts."""
 
     names: Mapping[str, str]
     headers: str = ""

@@ -64,7 +64,8 @@ class LogFile:
     """Lines that are not in the format."""
     too_long: int = 0
     late: int = 0
-    """Requests over :data:`HOLD` seconds or :data:`MOST_HELD` requests behind others: replayed as early as possible."""
+    """Requests more than :data:`HOLD` seconds, or :data:`MOST_HELD` requests, behind others. They are replayed as early
+    as possible."""
     outside: int = 0
     """Requests before ``since`` or after ``until``."""
     broken: str = ""
