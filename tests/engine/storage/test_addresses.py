@@ -225,6 +225,15 @@ def test_a_client_with_an_unknown_option_is_refused_at_once(uri: str, wrong: dic
         Limiter(redis.Redis.from_url(uri, **wrong))
 
 
+class OwnPool(redis.ConnectionPool):
+    def make_connection(self) -> Any:
+        return self.connection_class(host=self.connection_kwargs["region"])
+
+
+def test_a_pool_that_makes_its_connections_by_itself_may_have_options_of_its_own() -> None:
+    Limiter(redis.Redis(connection_pool=OwnPool(region="eu.example")))
+
+
 class UnconnectedCluster(redis.RedisCluster):
     def __init__(self, **options: Any) -> None:
         self.encoder = redis.Redis(**options).get_encoder()

@@ -162,7 +162,9 @@ def check_client(client: Any) -> None:
     """Raise :class:`ConfigurationError` if a client object has an unknown option, or cannot read replies. Does not
     connect."""
     pool: Any = getattr(client, "connection_pool", None)
-    if kind := getattr(pool, "connection_class", None):
+    make = getattr(type(pool), "make_connection", None)
+    if getattr(make, "__module__", "").startswith("redis."):  # a pool of one's own may give connections other options
+        kind = pool.connection_class
         try:
             kind(**pool.connection_kwargs)
         except Exception as error:  # what else is wrong shows at checks, which may do without the server
