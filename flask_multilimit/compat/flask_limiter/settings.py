@@ -66,8 +66,8 @@ def check_options(given: Options) -> None:
         if name in {"storage_uri", "strategy"}:
             check(name, value, str, "text")
         if name in {"header_name_mapping", "storage_options"}:
-            check(name, value, dict, "a dict")
-    check("request_identifier", given.get("request_identifier"), callable, "a callable")
+            check(name, value or None, dict, "a dict")
+    check("request_identifier", given.get("request_identifier") or None, callable, "a callable")
 
 
 class Settings:
@@ -104,7 +104,7 @@ class Settings:
         check("strategy", self.strategy, ALGORITHMS.__contains__, f"one of {', '.join(ALGORITHMS)}")
         self.storage_uri: str | None = chosen("storage_uri")
         options = config.get(ConfigVars.STORAGE_OPTIONS)
-        check(ConfigVars.STORAGE_OPTIONS, options, dict, "a dict")
+        check(ConfigVars.STORAGE_OPTIONS, options or None, dict, "a dict")
         self.storage_options: dict[str, Any] = {**(given.get("storage_options") or {}), **(options or {})}
         self.swallow_errors: bool = flag("swallow_errors")
         self.fail_on_first_breach: bool = flag("fail_on_first_breach", otherwise=True)

@@ -124,8 +124,16 @@ def keys_that_are_objects(s: Shop) -> None:
     s.limited("/", "1/minute", key_func=key)
 
 
-@asked("/*2", default_limits="", application_limits="", meta_limits="")
-def empty_text_in_place_of_limits(s: Shop) -> None:
+@asked(
+    "/*2",
+    default_limits="",
+    application_limits="",
+    meta_limits="",
+    header_name_mapping="",
+    request_identifier="",
+    RATELIMIT_STORAGE_OPTIONS="",
+)
+def empty_text_in_place_of_arguments(s: Shop) -> None:
     s.view("/")
 
 
