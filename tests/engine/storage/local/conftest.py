@@ -35,6 +35,6 @@ def limiter(place: Place) -> Iterator[Limiter]:
     limiter = Limiter(storage_from_uri(place.uri, timeout=10))
     yield limiter
     limiter.close()
-    if place.directory.is_dir() and not place.supervisors():
+    if not place.supervisors() and place.directory.is_dir():  # in this order: the last one removes it
         for path in place.directory.iterdir():
             path.unlink()

@@ -93,8 +93,13 @@ class Place:
         return pid
 
     def is_deserted(self) -> bool:
-        left = list(self.directory.iterdir()) if self.directory.is_dir() else []
-        return not (self.servers() or self.supervisors() or left)
+        return not (self.servers() or self.supervisors() or self._files())
+
+    def _files(self) -> list[Path]:
+        try:
+            return list(self.directory.iterdir())
+        except (FileNotFoundError, NotADirectoryError):  # the last process may remove the directory at any moment
+            return []
 
     def clean_up(self) -> None:
         for user in self.users:
