@@ -25,7 +25,7 @@ from .clients import Client, hits_of_client
 from .keys import declared_for, keys_of, peek_many, prefixes_of, rules_by_keys, stored_keys, subject_in
 from .limits import ListedLimiter
 from .text import shown_subject
-from .traffic import TrafficMemory, memory_of, that_refuse, why_not_counted
+from .traffic import TrafficMemory, memory_of, refusing_bans, why_not_counted
 from .values import Described
 
 MOST_BAN_KEYS = 10_000
@@ -153,7 +153,7 @@ def _elsewhere(gate: AppGate, recent: RecentBans) -> Iterator[CountedBan]:
     """The bans in force by limiters of functions, checks and other extensions. They come from traffic, because no plan
     knows these limiters."""
     declared = rules_by_keys(gate)
-    for ban in that_refuse(gate, recent).latest.values():
+    for ban in refusing_bans(gate, recent).latest.values():
         parts = parts_of_key(ban.key)
         if ban.until > recent.at and parts is not None and parts.keys_of_rule not in declared:
             yield ban  # a function may share the ban of an endpoint, which is declared

@@ -607,12 +607,12 @@ def _client(gate: AppGate, memory: TrafficMemory, rules: Sequence[tuple[Refused,
 
 def _bans(gate: AppGate, recent: RecentBans | None, endpoint: str | None) -> tuple[BansBegunInForce, ...]:
     """The most frequent first."""
-    held = {} if recent is None or not recent.begun else that_refuse(gate, recent).in_force()
+    held = {} if recent is None or not recent.begun else refusing_bans(gate, recent).in_force()
     found = [BansBegunInForce(*name, amount) for name, amount in held.items() if endpoint in {None, name[0]}]
     return tuple(sorted(found, key=lambda each: (-each.amount, each.endpoint, each.rule)))
 
 
-def that_refuse(gate: AppGate, bans: RecentBans) -> RecentBans:
+def refusing_bans(gate: AppGate, bans: RecentBans) -> RecentBans:
     """Without the bans of limiters that a change has switched off, or made a shadow: they refuse nobody meanwhile."""
     limiters = (each for each in gate.plans.all_limiters() if not each.declaration.shadow)
     rules = {keys for each in limiters for keys in each.rules_by_keys}
