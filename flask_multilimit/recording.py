@@ -183,11 +183,6 @@ class Recorder:
             return response
         decision, subjects, began = request.__dict__.get(self._attribute, (None, {}, None))
         record, now = Records(self._gate.app).current(), time.monotonic()
-        listed: Action | None = None
-        if decision is None and self._denied in request.__dict__:
-            listed = "deny"
-        elif decision is None and record is not None and record.access[1]:
-            listed = "allow"
         pending = _PendingLine(
             at=_time_of(decision),
             method=request.method,
@@ -197,7 +192,7 @@ class Recorder:
             admitted=None if decision is None else decision.allowed,
             began=began,
             record=record if record is not None and record.open_charges else None,
-            listed=listed,
+            listed=self._list_of(record) if decision is None else None,
             waits_until=now + (SHORT_WAIT if response.is_sequence else LONG_WAIT),
         )
         holder = None if began is None or response.is_sequence else holder_of_request()
@@ -208,6 +203,12 @@ class Recorder:
         self._waiting.append(pending)
         self._beat.wake(now + PAUSE)
         return response
+
+    def _list_of(self, record: Record | None) -> Action | None:
+        """The list that the client of the request is on."""
+        if self._denied in request.__dict__:
+            return "deny"
+        return "allow" if record is not None and record.access[1] else None
 
     def _is_wanted(self) -> bool:
         if not self._recording.on_demand:
